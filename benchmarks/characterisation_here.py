@@ -50,17 +50,19 @@ if TYPE_CHECKING:
     from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
 
 CONSOLE = Console(width=170)
-SMALL, LARGE = Images(960, 320, 240), Images(640, 640, 480)
-LENET = WorkloadPlan("lenet", model="lenet5", input=(3, 64, 64), classes=10, images=SMALL)
+SMALL, LARGE = Images(count=960, width=320, height=240), Images(count=640, width=640, height=480)
+LENET = WorkloadPlan(name="lenet", model="lenet5", input=(3, 64, 64), classes=10, images=SMALL)
 WORKLOADS = {
     "lenet": LENET,
     "lenet, large files": WorkloadPlan(
-        "lenet, large files", model="lenet5", input=(3, 64, 64), classes=10, images=LARGE
+        name="lenet, large files", model="lenet5", input=(3, 64, 64), classes=10, images=LARGE
     ),
-    "mobilenet": WorkloadPlan("mobilenet", model="mobilenet_v3_small", input=(3, 96, 96), classes=10, images=SMALL),
-    "cnn, light": WorkloadPlan("cnn, light", model="digits-cnn", input=(3, 32, 32), classes=10, images=SMALL),
+    "mobilenet": WorkloadPlan(
+        name="mobilenet", model="mobilenet_v3_small", input=(3, 96, 96), classes=10, images=SMALL
+    ),
+    "cnn, light": WorkloadPlan(name="cnn, light", model="digits-cnn", input=(3, 32, 32), classes=10, images=SMALL),
     "cnn, large files": WorkloadPlan(
-        "cnn, large files", model="digits-cnn", input=(3, 32, 32), classes=10, images=LARGE
+        name="cnn, large files", model="digits-cnn", input=(3, 32, 32), classes=10, images=LARGE
     ),
 }
 SUMS: tuple[tuple[str, WorkKind, int], ...] = (
@@ -100,7 +102,7 @@ class HostBench:
 
     def measure_points(self, points: Sequence[SweepPoint], course: MeasurementSchedule) -> Iterator[PointMeasurement]:
         """Measure each point the requested number of times, in random order."""
-        storages = {"default": StoragePlan("default", str(self.folder))}
+        storages = {"default": StoragePlan(name="default", path=str(self.folder))}
         plan = CharacterisationPlan(
             "bench", boards=("here",), workloads=WORKLOADS, storages=storages, course=course, points=tuple(points)
         )

@@ -210,7 +210,7 @@ def _build_table(title: str) -> Table:
 def _run_sweep(name: str, minibatches: int | None) -> SweepResult:
     """Run a shipped plan on the emulated board."""
     plan = read_resolved_plan(PLANS / name).plan
-    course = replace(plan.course, minibatches=minibatches)
+    course = plan.course.model_copy(update={"minibatches": minibatches})
     plan = replace(plan, course=course)
     rig = build_emulated_rig(plan, BOARD)
     seen = (rig.measure(point, plan.workloads[point.workload], course, lambda _: None) for point in plan.points)

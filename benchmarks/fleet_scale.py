@@ -28,8 +28,8 @@ from fedge.experiment import (
     PolicySpec,
     SelectionSpec,
 )
+from fedge.studies.fleet.client_columns import build_run_experiment
 from fedge.studies.fleet.column_study import run_column_study
-from fedge.studies.fleet.step_shares import build_run_experiment
 
 KINDS = (
     ("agx-orin-64gb", "resnet18-imagenet"),

@@ -21,8 +21,13 @@ from rich.console import Console
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.knowledge.table_background import build_background
 from fedge.studies.implausible_rows import find_plausible_rows
-from fedge.studies.prediction_cells import CellResult, PredictionTarget, resolve_setup
-from fedge.studies.prediction_study import PredictionStudy, run_prediction_study
+from fedge.studies.prediction_study import (
+    CellResult,
+    PredictionStudy,
+    PredictionTarget,
+    resolve_setup,
+    run_prediction_study,
+)
 from fedge.types import Floats, ProfileTable
 
 CONSOLE = Console(width=170)

@@ -22,10 +22,10 @@ from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, PolicySpec, list_boards
 from fedge.registry import split_names
+from fedge.studies.fleet.client_columns import build_board_experiment, build_run_experiment, count_board_steps
 from fedge.studies.fleet.column_study import COLUMNS_FROM, ENGINES, check_columns, count_clients, run_column_study
-from fedge.studies.fleet.fleet_costs import BoardTruth, map_presets_to_modes
-from fedge.studies.fleet.round_comparison import FleetRun, compare_round
-from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
+from fedge.studies.fleet.fleet_costs import map_presets_to_modes
+from fedge.studies.fleet.round_comparison import BoardTruth, FleetRun, compare_round
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.task_pool import run_jobs
 from fedge.telemetry.store import MemoryTables

@@ -124,8 +124,8 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
             within = f", {step}" if step else ""
             progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
             begin_phase(f"{place}{within}")
-            point = run.next_point()
-            if not (console.is_terminal or console.quiet or step) and point is not None and point.board == HERE:
+            is_here = any(point.board == HERE for point in run.remaining_points[:1])
+            if is_here and not (console.is_terminal or console.quiet or step):
                 warn(f"{place}: {words}")
 
         yield report

@@ -221,7 +221,7 @@ def evaluate_strategies(options: StrategyStudyOptions, out: Path | None, *, as_j
         FedgeError: At the end, if a strategy failed.
     """
     from experiments.report.analysis.concurrent_terminal import print_strategies
-    from fedge.studies.prediction_cells import row_to_dict
+    from fedge.studies.prediction_study import row_to_dict
     from fedge.studies.serving.strategy_study import build_strategy_jobs
 
     check_output("--out", out, "[")

@@ -98,8 +98,7 @@ def evaluate_predictors(
         FedgeError: At the end, if cells failed.
     """
     from experiments.report.predictors.evaluation_report import print_evaluation
-    from fedge.studies.prediction_cells import row_to_dict
-    from fedge.studies.prediction_study import build_prediction_study, run_prediction_study
+    from fedge.studies.prediction_study import build_prediction_study, row_to_dict, run_prediction_study
 
     check_output("--out", out, "[")
     check_output("--html", html, "<!doctype html")

@@ -16,6 +16,9 @@ from fedge.characterisation.mode_measurement import (
     VerdictCallback,
     build_emulated_bench,
     measure_mode,
+    open_worker_bench,
+    resolve_workload,
+    wait_for_board,
 )
 from fedge.characterisation.profiling_journal import (
     ModeFailure,
@@ -230,35 +233,21 @@ def profile_board(
     with _open_bench(options, last_temperature_c(journal_path)) as bench:
         check_request(bench, request)
         _make_folder(options.out)
-        with open_profiling_journal(journal_path, build_header(bench, request)) as journal:
-            campaign = ProfilingCampaign(bench, request, journal)
-            return _measure_and_record(campaign, options, note, show_progress, waited_s=waited_s)
-
-
-def _measure_and_record(
-    campaign: ProfilingCampaign,
-    options: ProfileOptions,
-    note: Callable[[str], None],
-    show_progress: ShowProgress,
-    *,
-    waited_s: float,
-) -> ProfileOutcome:
-    journal, out = campaign.journal, options.out
-    before = len(journal.past.done)
-    if before:
-        note(f"going on after {before} of {campaign.total} modes")
-    finished = False
-    try:
-        finished = _run_campaign(campaign, options.budget_s, note, show_progress, waited_s=waited_s)
-    except KeyboardInterrupt:
-        done = len(journal.read_from_disk().done)
-        state = f"{out} holds the {done} modes done so far" if done else "no mode is done yet"
-        note(f"{state}; the same command goes on")
-        raise
-    finally:
-        header = build_header(campaign.bench, campaign.request)
-        save_campaign(out, header, journal.read_from_disk(), finished=finished)
-    return _build_outcome(out, journal.past, before, finished=finished)
+        header = build_header(bench, request)
+        with open_profiling_journal(journal_path, header) as journal:
+            campaign, before, finished = ProfilingCampaign(bench, request, journal), len(journal.past.done), False
+            if before:
+                note(f"going on after {before} of {campaign.total} modes")
+            try:
+                finished = _run_campaign(campaign, options.budget_s, note, show_progress, waited_s=waited_s)
+            except KeyboardInterrupt:
+                done = len(journal.read_from_disk().done)
+                state = f"{options.out} holds the {done} modes done so far" if done else "no mode is done yet"
+                note(f"{state}; the same command goes on")
+                raise
+            finally:
+                save_campaign(options.out, header, journal.read_from_disk(), finished=finished)
+            return _build_outcome(options.out, journal.past, before, finished=finished)
 
 
 def _run_campaign(
@@ -319,8 +308,6 @@ def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterato
             input_shape=options.input_shape,
         )
         return
-    from fedge.characterisation.worker_bench import open_worker_bench, resolve_workload
-
     if options.kind != "train" or options.input_shape is not None:
         got = "--kind infer" if options.kind != "train" else "--input-shape"
         raise BadInput("--board here", got, f"training of a built-in task or a task file, or {EMULATED}NAME")
@@ -333,8 +320,6 @@ def _wait_for_board(options: ProfileOptions, note: Callable[[str], None]) -> flo
     """Wait while a run works with this board, if the options say so; return the seconds waited."""
     if options.board != HERE:
         return 0.0
-    from fedge.characterisation.worker_bench import wait_for_board
-
     longest_s = math.inf if options.budget_s is None else options.budget_s
     return wait_for_board(_load_settings(options), longest_s if options.wait else 0.0, note)
 

@@ -51,7 +51,6 @@ class Estimate:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the interval is finite."""
         return -math.inf < self.low and self.high < math.inf
 
     @property
@@ -106,6 +105,12 @@ def _student_t_from_3(v: float, confidence: float) -> float:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
     return z + sum(term / v ** (k + 1) for k, term in enumerate(terms))
+
+
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None if there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def mean_estimate(values: Sequence[float] | Floats) -> Estimate:

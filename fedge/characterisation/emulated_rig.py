@@ -275,24 +275,35 @@ class EmulatedRig:
         self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, report: ProgressCallback
     ) -> PointMeasurement:
         mode, costs = point.mode or self.spec.maxn, self._point_costs(point, workload)
-        kind = find_pipeline_kind(self.spec.name)
-        stored = find_storage(self._models.get(point.storage, kind.storage), "storage")
+        stored = find_storage(self._models.get(point.storage, find_pipeline_kind(self.spec.name).storage), "storage")
         pipeline = costs.build_pipeline(mode, Loader(point.workers, point.prefetch, point.pinned), stored)
+        images, memory_mb = workload.images.count, costs.memory_mb + point.workers * WORKER_MB
+        steps, file_mb = count_epoch_steps(images, point.batch_size, course), costs.fed.file_mb
+        room_mb, part = page_cache_mb(self.spec.ram_gb.value, memory_mb), steps * point.batch_size / images
+        cached = _CacheModel(file_mb * images, room_mb, part, point.cache == "warm")
+        thermal, gpu_s = build_thermal_model(self.spec, AMBIENT_C), costs.compute_cost(mode).gpu_s
         slower, more_power = self._draw_variation(point)
-        images = workload.images.count
-        steps = count_epoch_steps(images, point.batch_size, course)
-        room_mb = page_cache_mb(self.spec.ram_gb.value, costs.memory_mb + point.workers * WORKER_MB)
-        part = steps * point.batch_size / images
-        cached = _CacheModel(costs.fed.file_mb * images, room_mb, part, point.cache == "warm")
-        epochs = []
+        rows: list[EpochSummary] = []
+        columns: list[_Columns] = []
+        begun_s, at_c = 0.0, thermal.ambient_c
         for number in range(course.epochs):
             report(f"epoch {number + 1} of {course.epochs}")
             rng = make_generator(self._seed, self.board, "epoch", point.key, number)
             fed = dataclasses.replace(pipeline, cached=cached.cached_share(number))
             simulated = simulate_epoch(fed, steps, _draw_jitter(steps, slower, number == 0, rng))
             watts = more_power * costs.power_w(mode, simulated) * np.exp(rng.normal(0.0, NOISE_POWER_SD))
-            epochs.append(_SimulatedEpoch(number, fed, simulated, watts))
-        return self._build_measurement(point, costs, epochs, cached, sample_hz=course.sample_hz)
+            read_mb = (1.0 - fed.cached) * file_mb * costs.batch_size
+            own = _list_minibatches(number, simulated, watts, begun_s=begun_s, gpu_s=gpu_s, read_mb=read_mb)
+            row = _summarise_epoch(number, own, simulated.e2e_s, cached, cores=mode.cores, memory_mb=memory_mb)
+            at_c = thermal.temperature_after_c(at_c, row.power_w or 0.0, row.e2e_s)
+            disk_mb = (1.0 - fed.cached) * file_mb * steps * costs.batch_size
+            throttled = at_c > TRIP_C
+            rows.append(dataclasses.replace(row, disk_read_mb=disk_mb, temperature_c=at_c, throttled=throttled))
+            columns.append(own)
+            begun_s += row.e2e_s
+        every = {name: np.concatenate([own[name] for own in columns]) for name in columns[0]}
+        trace = _build_sensor_trace(every, rows, cores=mode.cores, memory_mb=memory_mb, sample_hz=course.sample_hz)
+        return self._build_measurement(point, mode, rows=rows, columns=every, trace=trace, pipeline=pipeline)
 
     def idle(self, seconds: float) -> None:
         """Do nothing: emulated points do not depend on what ran before."""
@@ -313,25 +324,13 @@ class EmulatedRig:
     def _build_measurement(
         self,
         point: SweepPoint,
-        costs: EmulatedCosts,
-        epochs: list[_SimulatedEpoch],
-        cached: _CacheModel,
-        *,
-        sample_hz: float,
+        mode: PowerMode,
+        rows: list[EpochSummary],
+        columns: _Columns,
+        trace: SensorTrace,
+        pipeline: InputPipeline,
     ) -> PointMeasurement:
-        mode = point.mode or self.spec.maxn
-        memory_mb = costs.memory_mb + point.workers * WORKER_MB
-        columns = _join_epochs(epochs, costs, mode)
-        thermal = build_thermal_model(self.spec, AMBIENT_C)
-        rows: list[EpochSummary] = []
-        for one in epochs:
-            start_c = rows[-1].temperature_c or AMBIENT_C if rows else thermal.ambient_c
-            row = _summarise_epoch(one, columns, costs, cached=cached, cores=mode.cores, memory_mb=memory_mb)
-            end_c = thermal.temperature_after_c(start_c, row.power_w or 0.0, row.e2e_s)
-            rows.append(dataclasses.replace(row, temperature_c=end_c, throttled=end_c > TRIP_C))
-        first = epochs[-1].pipeline
         minibatches = MinibatchTimes(**{one.name: columns[one.name] for one in dataclasses.fields(MinibatchTimes)})
-        trace = _build_sensor_trace(columns, rows, cores=mode.cores, memory_mb=memory_mb, sample_hz=sample_hz)
         return PointMeasurement(
             point,
             read_minibatches=lambda: minibatches,
@@ -344,24 +343,18 @@ class EmulatedRig:
             power_label="estimated",
             parameters={
                 "cores": float(mode.cores),
-                "sample_preprocess_s": first.samples.preprocess_s,
-                "sample_file_mb": first.samples.file_mb,
-                "compute_s": first.step.compute_s,
-                "host_share": first.step.host_share,
-                "crowding": first.host.crowding,
-                "background": first.host.background,
+                "sample_preprocess_s": pipeline.samples.preprocess_s,
+                "sample_file_mb": pipeline.samples.file_mb,
+                "compute_s": pipeline.step.compute_s,
+                "host_share": pipeline.step.host_share,
+                "crowding": pipeline.host.crowding,
+                "background": pipeline.host.background,
             },
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _SimulatedEpoch:
-    """One simulated epoch with its power per minibatch in watts, shape (steps,)."""
-
-    number: int
-    pipeline: InputPipeline
-    simulated: SimulatedEpoch
-    power_w: Floats
+_Columns = dict[str, NDArray[Any]]
+"""Minibatches: the fields of ``MinibatchTimes``, power, busy cores, GPU time and reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,40 +394,30 @@ def _draw_jitter(steps: int, slower: float, first: bool, rng: np.random.Generato
     return Jitter(fetch, preprocess, compute)
 
 
-def _join_epochs(epochs: list[_SimulatedEpoch], costs: EmulatedCosts, mode: PowerMode) -> dict[str, NDArray[Any]]:
-    """Join the minibatches of all epochs: the fields of ``MinibatchTimes``, power, busy cores, GPU time and reads."""
-    counts = [len(one.simulated.step_s) for one in epochs]
-    begins_s = np.concatenate([[0.0], np.cumsum([one.simulated.e2e_s for one in epochs])[:-1]])
-    names = (*PART_FIELDS, "step_s", "start_s", "cpu_busy")
-    columns = {name: np.concatenate([getattr(one.simulated, name) for one in epochs]) for name in names}
+def _list_minibatches(
+    epoch: int, simulated: SimulatedEpoch, power_w: Floats, *, begun_s: float, gpu_s: float, read_mb: float
+) -> _Columns:
+    """Return the minibatches of an epoch that begins at ``begun_s``, each reading ``read_mb``."""
+    steps = len(simulated.step_s)
     return {
-        **columns,
-        "epoch": np.repeat([one.number for one in epochs], counts).astype(np.int64),
-        "step": np.concatenate([np.arange(count) for count in counts]).astype(np.int64),
-        "start_s": columns["start_s"] + np.repeat(begins_s, counts),
-        "power_w": np.concatenate([one.power_w for one in epochs]),
-        "gpu_s": np.minimum(costs.compute_cost(mode).gpu_s, columns["compute_s"]),
-        "read_mb": np.repeat(
-            [(1.0 - one.pipeline.cached) * costs.fed.file_mb * costs.batch_size for one in epochs], counts
-        ),
+        **{name: getattr(simulated, name) for name in (*PART_FIELDS, "step_s", "cpu_busy")},
+        "epoch": np.full(steps, epoch, dtype=np.int64),
+        "step": np.arange(steps, dtype=np.int64),
+        "start_s": simulated.start_s + begun_s,
+        "power_w": power_w,
+        "gpu_s": np.minimum(gpu_s, simulated.compute_s),
+        "read_mb": np.full(steps, read_mb),
     }
 
 
 def _summarise_epoch(
-    one: _SimulatedEpoch,
-    columns: dict[str, NDArray[Any]],
-    costs: EmulatedCosts,
-    *,
-    cached: _CacheModel,
-    cores: int,
-    memory_mb: float,
+    epoch: int, own: _Columns, e2e_s: float, cached: _CacheModel, *, cores: int, memory_mb: float
 ) -> EpochSummary:
-    own = {name: values[columns["epoch"] == one.number] for name, values in columns.items()}
-    e2e_s, step_s, steps = one.simulated.e2e_s, own["step_s"], len(own["step_s"])
+    step_s, steps = own["step_s"], len(own["step_s"])
     energy_j = float(own["power_w"] @ step_s)
     sums: dict[str, Any] = {name: float(own[name].sum()) for name in PART_FIELDS}
     return EpochSummary(
-        epoch=one.number,
+        epoch=epoch,
         steps=steps,
         e2e_s=e2e_s,
         **sums,
@@ -443,14 +426,13 @@ def _summarise_epoch(
         cpu_load=min(1.0, float(own["cpu_busy"] @ step_s) / e2e_s / cores),
         gpu_load=float(own["gpu_s"].sum()) / e2e_s,
         memory_mb=memory_mb,
-        disk_read_mb=(1.0 - one.pipeline.cached) * costs.fed.file_mb * steps * costs.batch_size,
-        resident_before=cached.resident_share(one.number),
-        resident_after=cached.resident_share(one.number + 1),
+        resident_before=cached.resident_share(epoch),
+        resident_after=cached.resident_share(epoch + 1),
     )
 
 
 def _build_sensor_trace(
-    columns: dict[str, NDArray[Any]], rows: list[EpochSummary], *, cores: int, memory_mb: float, sample_hz: float
+    columns: _Columns, rows: list[EpochSummary], *, cores: int, memory_mb: float, sample_hz: float
 ) -> SensorTrace:
     """Build the trace that a sampler would have recorded, with ``MAX_TRACE_SAMPLES`` samples at most."""
     end_s = sum(row.e2e_s for row in rows)

@@ -55,8 +55,6 @@ from fedge.types import DeviceSpec, Floats, Label, Measurement, Modes, PowerMode
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEpoch:
-    """A measured epoch."""
-
     network: str
     mode: PowerMode
     epoch_s: float

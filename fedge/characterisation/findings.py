@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_knobs import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
-from fedge.characterisation.point_statistics import PooledSetting
+from fedge.characterisation.point_statistics import PooledSetting, group_by
+from fedge.characterisation.sweep_plan import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
 from fedge.types import Label, weakest_label
 
 FINDING_KINDS = (
@@ -132,14 +132,10 @@ class SweepFinding:
         statements: What it states, the main statement first.
         evidence: Sentences with values, intervals, and the keys of points.
         strength: Importance, for ranking: roughly the share of an epoch's time or energy that it concerns.
-        points: Keys of the points behind it.
-        label: Label of its weakest point.
         boards: The boards concerned, or kinds of them; empty for all.
-        workloads: The workloads concerned; empty for all.
         work: ``train`` or ``infer``; empty for both.
         title: The statements in one sentence; set by ``render_finding``, as are the next two.
         board: The only board concerned; empty for several.
-        workload: The only workload concerned; empty for several.
     """
 
     kind: str
@@ -285,11 +281,8 @@ def merge_findings(found: Sequence[SweepFinding]) -> list[SweepFinding]:
 
 
 def _merge_similar(found: Sequence[SweepFinding], key: Callable[[SweepFinding], Hashable]) -> list[SweepFinding]:
-    groups: dict[Hashable, list[SweepFinding]] = defaultdict(list)
-    for one in found:
-        groups[one.kind, one.work, one.label, key(one)].append(one)
     merged: list[SweepFinding] = []
-    for group in groups.values():
+    for group in group_by(found, lambda one: (one.kind, one.work, one.label, key(one))).values():
         rest = sorted(group, key=lambda one: -one.strength)
         while rest:
             first = rest[0]

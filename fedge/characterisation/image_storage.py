@@ -121,14 +121,12 @@ class ImageDataSet:
 
 
 def make_image_request(images: Images) -> generated_images.ImageSetSpec:
-    """Return the specification of the images to generate."""
     size = {name: getattr(images, name) for name in ("width", "height", "channels", "kb")}
     return generated_images.ImageSetSpec(images.count, **size, seed=0, in_memory=images.source == "memory")
 
 
 def storage_path(plan: CharacterisationPlan, folder: Path, name: str) -> Path:
-    """Return the folder of a storage."""
-    storage = plan.storages.get(name, StoragePlan(name))
+    storage = plan.storages.get(name, StoragePlan(name=name))
     return Path(storage.path).expanduser() if storage.path is not None else folder / IMAGES_FOLDER
 
 
@@ -143,7 +141,7 @@ def storage_refusal(plan: CharacterisationPlan, folder: Path, point: SweepPoint,
     """Return why a point's images cannot be on its storage, in words for the user, or None if they can."""
     if point.storage != DEFAULT_STORAGE and point.storage not in plan.storages:
         return f"the plan has no storage called {point.storage}; it has {', '.join(plan.storages) or 'none'}"
-    storage = plan.storages.get(point.storage, StoragePlan(point.storage))
+    storage = plan.storages.get(point.storage, StoragePlan(name=point.storage))
     if storage.path is None and storage.model is not None:
         return f"storage {point.storage} is an emulated one ({storage.model}); here it needs a path"
     path = storage_path(plan, folder, point.storage)

@@ -30,7 +30,8 @@ from fedge.characterisation.findings import (
     format_quantity,
     write_change,
 )
-from fedge.characterisation.point_knobs import (
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by
+from fedge.characterisation.sweep_plan import (
     CLOCK_FORMATS,
     MODE_KNOBS,
     ORDERED_KNOBS,
@@ -42,8 +43,6 @@ from fedge.characterisation.point_knobs import (
     kind_of_board,
     without_knob,
 )
-from fedge.characterisation.point_statistics import PointStats, PooledSetting
-from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import Label, weakest_label
 
 MIN_CHANGE = 0.02
@@ -157,12 +156,10 @@ def _value_sort_key(value: KnobValue | None) -> tuple[str, float, str]:
 
 def _group_along(points: Sequence[PooledSetting], knob: str) -> Iterator[list[PooledSetting]]:
     """Yield settings that differ in a knob alone, in the order of its values, the reference value first."""
-    groups: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
-    for one in points:
-        # Without workers nothing is fetched ahead, so that prefetch has no effect.
-        if get_knob_value(one.point, knob) is not None and (knob != "prefetch" or one.point.workers):
-            groups[without_knob(one.point, knob)].append(one)
-    for group in groups.values():
+    # Without workers nothing is fetched ahead, so that prefetch has no effect.
+    points = [one for one in points if knob != "prefetch" or one.point.workers]
+    known = (one for one in points if get_knob_value(one.point, knob) is not None)
+    for group in group_by(known, lambda one: without_knob(one.point, knob)).values():
         values = {id(one): get_knob_value(one.point, knob) for one in group}
         first = REFERENCE_VALUES.get(knob)
         yield sorted(group, key=lambda one: (values[id(one)] != first, _value_sort_key(values[id(one)])))

@@ -19,13 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import __version__
-from fedge.characterisation import image_storage, measurement_process, system_sampler
+from fedge.characterisation import image_storage, machine_control, measurement_process
 from fedge.characterisation.image_storage import ImageDataSet
 from fedge.characterisation.machine_control import (
+    CpuWork,
     HostMachine,
     JetsonMachine,
     LinuxMachine,
     MachineSession,
+    SamplingThread,
+    SystemSample,
+    SystemSampler,
 )
 from fedge.characterisation.point_measurement import (
     DISTURBED_CORES,
@@ -37,7 +41,6 @@ from fedge.characterisation.point_measurement import (
     ProgressCallback,
 )
 from fedge.characterisation.sweep_plan import HERE, CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
-from fedge.characterisation.system_sampler import CpuWork, SamplingThread, SystemSample, SystemSampler
 from fedge.devices.local_board import BoardLocation
 from fedge.devices.sensing.energy_counters import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
@@ -53,7 +56,6 @@ class ProgramRun:
     Attributes:
         samples: System samples, the first and last at the ends of the run.
         facts: Device, versions and thread count as reported by the program.
-        by_rapl: Whether the processor's energy counters were read.
         other_cores: Mean number of cores that other programs kept busy; None if unknown.
     """
 
@@ -85,7 +87,7 @@ def build_measurement(
     disturbed = f"others kept {others:.2f} cores busy meanwhile: what shares cores with them took longer"
     times = {name: arrays[name] for name in ("epoch", "step", *PART_FIELDS, "step_s")}
     minibatches = MinibatchTimes(start_s=arrays["start_s"] - begun_s, **times)
-    trace = session.complete_trace(system_sampler.build_sensor_trace(run.samples, begun_s), begun_s)
+    trace = session.complete_trace(machine_control.build_sensor_trace(run.samples, begun_s), begun_s)
     return PointMeasurement(
         point=point,
         read_minibatches=lambda: minibatches,
@@ -111,27 +113,24 @@ def _read_arrays(path: Path) -> NpzArrays:
 def _summarise_epoch(arrays: NpzArrays, k: int, run: ProgramRun, session: MachineSession) -> EpochSummary:
     start_s, end_s = float(arrays["begun_s"][k]), float(arrays["ended_s"][k])
     own = arrays["epoch"] == k
-    samples, metered = run.samples, session.summarise_sensors(start_s, end_s)
-    energy_j = (
-        metered.energy_j
-        if metered.energy_j is not None
-        else system_sampler.counter_growth(samples, "joules_so_far", start_s, end_s)
-    )
+    samples = run.samples
+    seen: dict[str, Any] = {
+        "energy_j": machine_control.counter_growth(samples, "joules_so_far", start_s, end_s),
+        "temperature_c": machine_control.peak_value(samples, "temperature_c", start_s, end_s),
+        **session.summarise_sensors(start_s, end_s),
+    }
     return EpochSummary(
         epoch=k,
         steps=int(own.sum()),
         e2e_s=end_s - start_s,
         **{name: float(arrays[name][own].sum()) for name in PART_FIELDS},
-        energy_j=energy_j,
-        power_w=None if energy_j is None else energy_j / (end_s - start_s),
-        cpu_load=system_sampler.mean_cpu_load(samples, start_s, end_s),
-        gpu_load=metered.gpu_load,
-        memory_mb=system_sampler.peak_value(samples, "memory_mb", start_s, end_s),
+        **seen,
+        power_w=None if seen["energy_j"] is None else seen["energy_j"] / (end_s - start_s),
+        cpu_load=machine_control.mean_cpu_load(samples, start_s, end_s),
+        memory_mb=machine_control.peak_value(samples, "memory_mb", start_s, end_s),
         disk_read_mb=_disk_read_mb(arrays, k, samples),
-        resident_before=system_sampler.none_if_nan(arrays["resident_before"][k]),
-        resident_after=system_sampler.none_if_nan(arrays["resident_after"][k]),
-        temperature_c=metered.temperature_c or system_sampler.peak_value(samples, "temperature_c", start_s, end_s),
-        throttled=metered.throttled,
+        resident_before=machine_control.none_if_nan(arrays["resident_before"][k]),
+        resident_after=machine_control.none_if_nan(arrays["resident_after"][k]),
     )
 
 
@@ -140,7 +139,7 @@ def _disk_read_mb(arrays: NpzArrays, k: int, samples: tuple[SystemSample, ...]) 
     exact = float(arrays["read_bytes_after"][k] - arrays["read_bytes_before"][k])
     if not math.isnan(exact):
         return exact / 1e6
-    grew = system_sampler.counter_growth(
+    grew = machine_control.counter_growth(
         samples, "read_bytes_so_far", float(arrays["begun_s"][k]), float(arrays["ended_s"][k])
     )
     return None if grew is None else grew / 1e6
@@ -151,7 +150,7 @@ def _describe_source(
 ) -> str:
     facts, count = run.facts, run.facts.get("threads")
     threads = "one thread" if count == 1 else f"{count} threads"
-    own = machine.meter or (system_sampler.RAPL_SOURCE if run.by_rapl else None)
+    own = machine.meter or (machine_control.RAPL_SOURCE if run.by_rapl else None)
     clock = "the monotonic clock" if facts.get("device") == "cpu" else "CUDA events and the monotonic clock"
     power = f"; power by {own}" if metered and own else ""
     return (
@@ -204,8 +203,6 @@ def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocati
 
 
 class LocalRig:
-    """The rig of this machine."""
-
     def __init__(self, plan: CharacterisationPlan, folder: Path, machine: HostMachine, place: BoardLocation) -> None:
         self._plan, self._folder, self._machine, self._place = plan, folder.resolve(), machine, place
 

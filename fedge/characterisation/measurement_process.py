@@ -57,7 +57,6 @@ def parse_runtime(text: str) -> Runtime | str:
 
 
 def is_runtime(text: str) -> bool:
-    """Return whether a text is a runtime."""
     return isinstance(parse_runtime(text), Runtime)
 
 
@@ -186,12 +185,8 @@ def run_program(
 ) -> None:
     """Run the measuring program to its end and leave no process behind, also on Ctrl-C.
 
-    Args:
-        command: The command line.
-        on_message: Called with each line of standard output that is a JSON object.
-        environment: Environment variables; None inherits the present ones.
-        started: Called with the process id.
-        silence_s: Maximum time without output, in seconds.
+    ``on_message`` is called with each line of standard output that is a JSON object, ``started`` with the process id.
+    A program without output for ``silence_s`` is ended.
 
     Raises:
         BoardError: The program failed, was killed or fell silent; with its own reason, or the last line of its standard

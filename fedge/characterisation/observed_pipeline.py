@@ -382,6 +382,5 @@ class _PipelineFit:
 
 
 def _geometric_mean(values: object) -> float:
-    """Return the geometric mean of values that are not negative."""
     logs = np.log(np.maximum(np.fromiter(values, dtype=np.float64), _LEAST_S))  # type: ignore[call-overload]
     return float(np.exp(logs.mean()))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
 from fedge.characterisation.measurement_process import is_runtime
 from fedge.characterisation.sweep_plan import (
@@ -19,20 +19,21 @@ from fedge.characterisation.sweep_plan import (
     EMULATED,
     HERE,
     KNOBS,
-    MAXN,
     CacheState,
     CharacterisationPlan,
-    Images,
     MeasurementSchedule,
     StoragePlan,
+    StorageRecord,
+    StrictRecord,
     SweepPoint,
     WorkKind,
     WorkloadPlan,
+    WorkloadRecord,
     cross_knobs,
     device_name,
+    expand_count,
     load_board_spec,
     order_points,
-    parse_mode,
 )
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
@@ -52,79 +53,14 @@ Sweep = dict[str, list[Any]]
 
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
-_Text = Annotated[str, Field(min_length=1)]
-_Count = Annotated[int, Field(ge=1, le=10**9)]
-_Pixels = Annotated[int, Field(ge=1, le=20_000)]
-_Repeats = Annotated[int, Field(ge=1, le=10_000)]
 
 
-def _expand_count(value: object) -> object:
-    """Expand the shorthand ``images: 512`` to ``images: {count: 512}``."""
-    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-class _StrictModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _ImagesRecord(_StrictModel):
-    count: _Count
-    width: _Pixels
-    height: _Pixels
-    channels: Literal[1, 3] = 3
-    source: Literal["files", "memory"] = "files"
-    kb: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    folder: str | None = None
-
-
-class _WorkloadRecord(_StrictModel):
-    shorthands: ClassVar = ("like", "count")
-    model: _Text
-    input: Annotated[list[_Pixels], Field(min_length=3, max_length=3)]
-    classes: _Count
-    images: Annotated[_ImagesRecord, BeforeValidator(_expand_count)]
-    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.01
-    momentum: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.9
-
-
-class _StorageRecord(_StrictModel):
-    """A storage of images.
-
-    Attributes:
-        path: Folder on this machine in which the images are made.
-        model: Emulated storage, such as ``sd`` or ``nvme``.
-    """
-
-    path: _Text | None = None
-    model: _Text | None = None
-
-
-class _CourseRecord(_StrictModel):
-    """How every point is measured.
-
-    Attributes:
-        epochs: Epochs per point.
-        discard: First epochs that are shown but excluded from the statistics.
-        minibatches: Largest number of minibatches of an epoch; None for all.
-        repeats: Repetitions of every point, in an order drawn by the seed.
-        every_s: Least time from the start of one repeat to the next; the board idles in between.
-        sample_hz: Readings of the power sensor per second.
-    """
-
-    epochs: _Repeats = 3
-    discard: Annotated[int, Field(ge=0)] = 1
-    minibatches: _Count | None = None
-    repeats: _Repeats = 1
-    every_s: Annotated[float, Field(ge=0, le=1e7)] = 0.0
-    sample_hz: Annotated[float, Field(gt=0, le=100)] = 5.0
-
-
-class _BoardRecord(_StrictModel):
+class _BoardRecord(StrictRecord):
     device: str
     count: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
-class PlanRecord(_StrictModel):
+class PlanRecord(StrictRecord):
     """The file of a characterisation: boards, workloads and swept settings (docs/how-to/characterise.md).
 
     Attributes:
@@ -144,8 +80,8 @@ class PlanRecord(_StrictModel):
     board: str | None = None
     boards: Annotated[list[Any], Field(min_length=1)] | None = None
     workloads: Any = None
-    storages: dict[_Name, _StorageRecord] = Field(default_factory=dict)
-    course: _CourseRecord = _CourseRecord()
+    storages: dict[_Name, StorageRecord] = Field(default_factory=dict)
+    course: MeasurementSchedule = MeasurementSchedule()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     modes: dict[_Name, str] = Field(default_factory=dict)
     base: dict[str, Any] = Field(default_factory=dict)
@@ -201,7 +137,7 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_
     storages = _parse_storages(file, path)
     has_paths = any(storage.path is not None for storage in storages.values())
     workloads = _parse_workloads(file.workloads, f"{path}: workloads", None if has_paths else path.parent)
-    course = MeasurementSchedule(**file.course.model_dump())
+    course = file.course
     if course.discard >= course.epochs:
         right = f"fewer than course.epochs ({course.epochs}), so that one is left to look at"
         raise BadInput(f"{path}: course.discard", str(course.discard), right)
@@ -287,24 +223,22 @@ def _parse_workload(name: Any, entry: Any, where: str, folder: Path | None) -> W
         raise BadInput(where, format_value(name), "a name that is text, and not 'all'")
     entry = {} if entry is None else entry
     if not isinstance(entry, dict):
-        raise BadInput(where, format_value(entry), f"a mapping with some of {', '.join(list_keys(_WorkloadRecord))}")
+        raise BadInput(where, format_value(entry), f"a mapping with some of {', '.join(list_keys(WorkloadRecord))}")
     like = entry.get("like", name)
     shipped = load_shipped_workloads()
     if like not in shipped and ("like" in entry or not entry):
         raise UnknownName(f"{where}.like" if "like" in entry else where, str(like), tuple(shipped))
-    one = validate_fields(_WorkloadRecord, _merge_shipped(shipped.get(like, {}), entry), where, EXAMPLES)
-    images = one.images.model_dump()
-    if images["folder"] is not None and folder is not None:
-        images["folder"] = _resolve_path(images["folder"], folder)
-    channels, height, width = one.input
-    rest = one.model_dump(exclude={"images", "input"})
-    return WorkloadPlan(name=name, input=(channels, height, width), images=Images(**images), **rest)
+    one = validate_fields(WorkloadRecord, _merge_shipped(shipped.get(like, {}), entry), where, EXAMPLES)
+    images = one.images
+    if images.folder is not None and folder is not None:
+        images = images.model_copy(update={"folder": _resolve_path(images.folder, folder)})
+    return WorkloadPlan(**{**dict(one), "name": name, "images": images})
 
 
 def _merge_shipped(shipped: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """Merge a shipped workload with the plan's overrides; ``count`` is short for ``images.count``."""
     own = {key: value for key, value in entry.items() if key not in {"like", "count"}}
-    images = _expand_count(own.get("images", {}))
+    images = expand_count(own.get("images", {}))
     if isinstance(images, dict):
         images = {**shipped.get("images", {}), **images, **({"count": entry["count"]} if "count" in entry else {})}
         own |= {"images": images} if images else {}
@@ -315,9 +249,9 @@ def _parse_storages(file: PlanRecord, path: Path) -> dict[str, StoragePlan]:
     if ALL in file.storages:
         raise BadInput(f"{path}: storages", "one that is called 'all'", "another name")
     return {
-        name: StoragePlan(name, None if one.path is None else _resolve_path(one.path, path.parent), one.model)
+        name: StoragePlan(name=name, path=one.path and _resolve_path(one.path, path.parent), model=one.model)
         for name, one in file.storages.items()
-    } or {DEFAULT_STORAGE: StoragePlan(DEFAULT_STORAGE)}
+    } or {DEFAULT_STORAGE: StoragePlan(name=DEFAULT_STORAGE)}
 
 
 def _resolve_path(text: str, folder: Path) -> str:
@@ -400,3 +334,81 @@ def _parse_value(knob: str, given: Any, names: Mapping[str, tuple[str, ...]], wh
     if not is_right:
         raise BadInput(where, format_value(given), right)
     return given
+
+
+MAXN, TOP, LOWEST = "maxn", "-", "min"
+MAX_CLOCK_DISTANCE = 0.15
+"""Largest relative distance of a written clock to the nearest one of the board. A default: wide enough for clocks
+rounded by hand, narrow enough to reject those of another board."""
+MODE_SYNTAX = "CORES/CPU/GPU/MEMORY with clocks in MHz ('-' the board's top, 'min' its lowest)"
+
+
+def parse_mode(text: str, named: Mapping[str, str], spec: DeviceSpec | None, where: str) -> PowerMode | None:
+    """Resolve a mode text to a power mode; None for ``maxn`` where no mode can be set.
+
+    Args:
+        text: A name in ``named``, ``maxn``, a preset's name, or ``CORES/CPU/GPU/MEMORY`` with clocks in MHz.
+        named: The plan's own modes: name -> text.
+        spec: The board, whose nearest clocks are taken; None where no mode can be set: the numbers stay as written.
+        where: Prefix of messages.
+
+    Raises:
+        BadInput: The board has no such core count, or no clock near one of those written.
+        UnknownName: The text is neither a known name nor four knobs.
+    """
+    text = named.get(text, text)
+    presets = {} if spec is None else {name.lower(): mode for name, mode in spec.presets.items()}
+    if text.lower() == MAXN:
+        return None if spec is None else spec.maxn
+    if text.lower() in presets:
+        return presets[text.lower()]
+    words = text.split("/")
+    if len(words) == len(PowerMode.__slots__):
+        return _parse_mode_knobs(words, spec, f"{where} {text!r}" if text not in where else where)
+    known = [] if spec is None else [name for name in spec.presets if name.lower() != MAXN]
+    raise UnknownName(where, text, (*named, MAXN, *known, MODE_SYNTAX))
+
+
+def _parse_mode_knobs(words: Sequence[str], spec: DeviceSpec | None, where: str) -> PowerMode:
+    if spec is None:
+        cores, *clocks = (_parse_number(word, where) for word in words)
+        return PowerMode(_parse_whole_number(cores, where), *clocks)
+    cores = _parse_cores(words[0], spec, where)
+    tables = (spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)
+    clocks = [_find_nearest_clock(word, table, where) for word, table in zip(words[1:], tables, strict=True)]
+    return PowerMode(cores, *clocks)
+
+
+def _parse_cores(word: str, spec: DeviceSpec, where: str) -> int:
+    if word in {TOP, LOWEST}:
+        return max(spec.cores) if word == TOP else min(spec.cores)
+    cores = _parse_whole_number(_parse_number(word, where), where)
+    if cores not in spec.cores:
+        raise BadInput(where, f"{cores} cores", f"one of {', '.join(map(str, spec.cores))} on {spec.name}")
+    return cores
+
+
+def _find_nearest_clock(word: str, table: Sequence[float], where: str) -> float:
+    if word in {TOP, LOWEST}:
+        return max(table) if word == TOP else min(table)
+    wished = _parse_number(word, where)
+    nearest = min(table, key=lambda value: abs(value - wished))
+    if abs(nearest - wished) > MAX_CLOCK_DISTANCE * wished:
+        raise BadInput(where, f"{wished:g} MHz", f"a clock that the board has ({', '.join(f'{v:g}' for v in table)})")
+    return nearest
+
+
+def _parse_number(word: str, where: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise BadInput(where, repr(word), MODE_SYNTAX)
+    return value
+
+
+def _parse_whole_number(value: float, where: str) -> int:
+    if value != int(value):
+        raise BadInput(where, f"{value:g} cores", "a whole number of cores")
+    return int(value)

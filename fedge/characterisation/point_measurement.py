@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
@@ -49,7 +49,6 @@ class MinibatchTimes:
         return len(self.epoch)
 
     def select(self, keep: NDArray[np.bool_]) -> MinibatchTimes:
-        """Return the minibatches selected by a mask."""
         return MinibatchTimes(**{one.name: getattr(self, one.name)[keep] for one in fields(self)})
 
 
@@ -191,7 +190,7 @@ def estimate_point_s(
     some = min(TRIAL_STEPS, steps)
     try:
         measurement = rig.measure(
-            point, workload, replace(course, epochs=1, discard=0, minibatches=some), lambda _: None
+            point, workload, course.model_copy(update={"epochs": 1, "discard": 0, "minibatches": some}), lambda _: None
         )
     except BoardError:
         return None

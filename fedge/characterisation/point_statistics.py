@@ -9,10 +9,9 @@ of power and time.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from fedge.characterisation.confidence_interval import (
     combine_estimates,
     make_estimate,
     make_unbounded_estimate,
+    mean_of_known,
     widen_by_scatter,
 )
 from fedge.characterisation.point_measurement import (
@@ -36,6 +36,9 @@ from fedge.characterisation.point_measurement import (
 from fedge.characterisation.stability import Steadiness, assess_steadiness, describe_drift
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
 from fedge.types import Floats, Label
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,6 @@ class PointStats:
 
     @property
     def key(self) -> str:
-        """The point's key."""
         return self.point.key
 
     @property
@@ -121,6 +123,8 @@ def compute_point_stats(finished: PointMeasurement, course: MeasurementSchedule)
     first = (finished.epochs[:1], [every[finished.epochs[0].epoch]])
     by_epoch = _estimate_by_epoch(counted, pieces, finished.read_sensor_trace())
     means: dict[str, Any] = {name: combine_estimates(own) if own else None for name, own in by_epoch.items()}
+    names = ("cpu_load", "gpu_load", "disk_read_mb", "resident_before")
+    loads: dict[str, Any] = {name: mean_of_known([getattr(epoch, name) for epoch in counted]) for name in names}
     judged = _assess_epochs(pieces)
     return PointStats(
         point=finished.point,
@@ -128,8 +132,9 @@ def compute_point_stats(finished: PointMeasurement, course: MeasurementSchedule)
         power_label=finished.power_label,
         epochs=tuple(epoch.epoch for epoch in counted),
         minibatches=sum(epoch.steps for epoch in counted),
-        steps=_mean_of_known([epoch.steps for epoch in counted]) or 0.0,
+        steps=mean_of_known([epoch.steps for epoch in counted]) or 0.0,
         **means,
+        **loads,
         by_epoch=by_epoch,
         first_e2e_s=combine_estimates(_estimate_field(*first, "e2e_s", "step_s")),
         first_stall_s=combine_estimates(_estimate_field(*first, "stall_s", "stall_s")),
@@ -137,11 +142,7 @@ def compute_point_stats(finished: PointMeasurement, course: MeasurementSchedule)
         settled=judged.settled,
         unsettled_reason=judged.why,
         outliers=int(judged.outliers.sum()),
-        cpu_load=_mean_of_known([epoch.cpu_load for epoch in counted]),
-        gpu_load=_mean_of_known([epoch.gpu_load for epoch in counted]),
         memory_mb=max((e.memory_mb for e in counted if e.memory_mb is not None), default=None),
-        disk_read_mb=_mean_of_known([epoch.disk_read_mb for epoch in counted]),
-        resident_before=_mean_of_known([epoch.resident_before for epoch in counted]),
         throttled=any(epoch.throttled for epoch in finished.epochs),
         notes=finished.notes,
         parameters=finished.parameters,
@@ -236,13 +237,7 @@ def _assess_epochs(pieces: Sequence[_EpochPiece | None]) -> Steadiness:
     return Steadiness(there[0].steadiness.warm_up, marked, not why, why)
 
 
-def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
 ESTIMATE_FIELDS = tuple(one.name for one in fields(PointStats) if str(one.type).startswith("Estimate"))
-
 
 LATER_EPOCH_FIELDS = {"first_e2e_s": "e2e_s", "first_stall_s": "stall_s"}
 
@@ -257,15 +252,12 @@ class PooledSetting:
 
     @property
     def point(self) -> SweepPoint:
-        """The first repeat."""
         return self.stats.point
 
 
 def pool_repeats(stats: Sequence[PointStats]) -> tuple[PooledSetting, ...]:
     """Pool the repeats of each setting and board, in the order of the first repeats."""
-    groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
-    for one in sorted(stats, key=lambda s: s.point.repeat):
-        groups[replace(one.point, repeat=0)].append(one)
+    groups = group_repeats(sorted(stats, key=lambda one: one.point.repeat))
     scatters = {
         (board, name): _epoch_and_repeat_scatter(
             [group for point, group in groups.items() if point.board == board], name
@@ -279,12 +271,20 @@ def pool_repeats(stats: Sequence[PointStats]) -> tuple[PooledSetting, ...]:
     )
 
 
-def group_by_workload(points: Sequence[PooledSetting]) -> dict[tuple[str, str, str], list[PooledSetting]]:
-    """Group settings by board, workload and kind."""
-    groups: dict[tuple[str, str, str], list[PooledSetting]] = defaultdict(list)
-    for one in points:
-        groups[one.point.board, one.point.workload, one.point.kind].append(one)
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Group items by a key, in the order of their first occurrences."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def group_repeats(stats: Iterable[PointStats]) -> dict[SweepPoint, list[PointStats]]:
+    return group_by(stats, lambda one: replace(one.point, repeat=0))
+
+
+def group_by_workload(points: Sequence[PooledSetting]) -> dict[tuple[str, str, str], list[PooledSetting]]:
+    return group_by(points, lambda one: (one.point.board, one.point.workload, one.point.kind))
 
 
 _Scatter = tuple[float, int]

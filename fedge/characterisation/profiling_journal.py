@@ -113,12 +113,10 @@ class ProfilingHistory:
 
 
 def profiling_journal_path(table: Path) -> Path:
-    """Return the path of a table's journal."""
     return table.with_name(f"{table.name}.journal")
 
 
 def profiling_record_path(table: Path) -> Path:
-    """Return the path of a table's record."""
     return table.with_name(f"{table.name}.json")
 
 
@@ -126,12 +124,10 @@ class ProfilingJournal(JsonLines[ProfilingHistory]):
     """An open journal that only one process writes; ``past`` is its content."""
 
     def begin(self, header: ProfilingHeader) -> None:
-        """Write the first line."""
         self._write_event({"event": "begin", "version": VERSION, **asdict(header)})
         sync_folder(self.path.parent)
 
     def write_plan(self, modes: list[PowerMode]) -> None:
-        """Record the modes that come next."""
         self._write_event({"event": "plan", "modes": [list(astuple(mode)) for mode in modes]})
 
     def write_result(self, settled: SettledMode, date: str | None = None) -> None:
@@ -142,7 +138,6 @@ class ProfilingJournal(JsonLines[ProfilingHistory]):
         self._write_event({"event": "failed", **asdict(failure), "mode": list(astuple(failure.mode))})
 
     def write_stop(self) -> None:
-        """Record that the campaign stops because of its last failures."""
         self._write_event({"event": "stopped"})
 
     def read_from_disk(self) -> ProfilingHistory:

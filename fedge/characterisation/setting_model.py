@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,9 +10,8 @@ from itertools import pairwise
 import numpy as np
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_knobs import KnobValue, get_knob_value, without_knob
-from fedge.characterisation.point_statistics import PointStats, PooledSetting
-from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by
+from fedge.characterisation.sweep_plan import KnobValue, SweepPoint, get_knob_value, without_knob
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans, fit_pipeline, with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, solve_steady_state
 
@@ -52,10 +50,8 @@ def estimate_slope(now: SweepPoint, group: Sequence[PooledSetting], knob: str, f
     own = get_knob_value(now, knob)
     if own is None or float(own) <= 0:
         return None
-    chains: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
-    for one in group:
-        if get_knob_value(one.point, knob):
-            chains[without_knob(one.point, knob)].append(one)
+    known = (one for one in group if get_knob_value(one.point, knob))
+    chains = group_by(known, lambda one: without_knob(one.point, knob))
     like = without_knob(now, knob)
     found: list[tuple[bool, float, float]] = []
     for key, settings in chains.items():
@@ -180,7 +176,6 @@ def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]
 
 
 def minibatch_means(stats: PointStats) -> LoaderMeans:
-    """Return the mean seconds per minibatch."""
     per = 1.0 / stats.steps
     point = stats.point
     parts = (stats.fetch_s, stats.preprocess_s, stats.stall_s, stats.copy_s, stats.compute_s, stats.overhead_s)
@@ -188,7 +183,6 @@ def minibatch_means(stats: PointStats) -> LoaderMeans:
 
 
 def count_online_cores(stats: PointStats) -> float:
-    """Return the number of online cores."""
     mode = stats.point.mode
     return float(mode.cores) if mode is not None else stats.parameters.get("cores", UNKNOWN_CORES)
 

@@ -1,35 +1,29 @@
-"""Plans of sweeps and their points: one point is one setting of all knobs, measured once; its key names it on disk."""
+"""Plans of sweeps, their points, and the knobs of a point: their values, descriptions, and what two points share.
+
+A point is one setting of all knobs, measured once; its key names it on disk.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
 
 WorkKind = Literal["train", "infer"]
 CacheState = Literal["dropped", "warm"]
 KNOBS = (
-    "mode",
-    "workload",
-    "kind",
-    "batch_size",
-    "workers",
-    "prefetch",
-    "pinned",
-    "storage",
-    "cache",
-    "runtime",
-    "dvfs",
+    *("mode", "workload", "kind", "batch_size", "workers", "prefetch"),
+    *("pinned", "storage", "cache", "runtime", "dvfs"),
 )
 """The knobs that a sweep may vary, in display order; board and repeat are not among them."""
 
@@ -88,8 +82,17 @@ class SweepPoint:
         return cls(**given)
 
 
-@dataclass(frozen=True, slots=True)
-class Images:
+_Count = Annotated[int, Field(ge=1, le=10**9)]
+_Pixels = Annotated[int, Field(ge=1, le=20_000)]
+_Repeats = Annotated[int, Field(ge=1, le=10_000)]
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class StrictRecord(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Images(StrictRecord):
     """A data set of images.
 
     Attributes:
@@ -98,64 +101,87 @@ class Images:
         folder: The user's own image folder; None: images are generated, identical for identical parameters.
     """
 
-    count: int
-    width: int
-    height: int
-    channels: int = 3
+    count: _Count
+    width: _Pixels
+    height: _Pixels
+    channels: Literal[1, 3] = 3
     source: Literal["files", "memory"] = "files"
-    kb: float | None = None
+    kb: Annotated[float, Field(gt=0, le=1e6)] | None = None
     folder: str | None = None
 
     @property
     def mpixel(self) -> float:
-        """Megapixels of a stored image."""
         return self.width * self.height / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadPlan:
-    """A training or inference workload: a network, its input, and the images behind it.
+def _as_shape(value: object) -> object:
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise ValueError("a list of channels, height and width, for example [3, 224, 224]")
+    return tuple(value)
+
+
+def expand_count(value: object) -> object:
+    """Expand the shorthand ``images: 512`` to ``images: {count: 512}``."""
+    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class WorkloadRecord(StrictRecord):
+    """A workload as a plan's file describes it: a network, its input, and the images behind it.
 
     Attributes:
         model: A torchvision name, one of fedge's own networks, or the user's ``module:function``.
         input: Channels, height and width of a sample.
     """
 
+    shorthands: ClassVar = ("like", "count")
+    model: _Text
+    input: Annotated[tuple[_Pixels, _Pixels, _Pixels], BeforeValidator(_as_shape)]
+    classes: _Count
+    images: Annotated[Images, BeforeValidator(expand_count)]
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.01
+    momentum: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.9
+
+
+class WorkloadPlan(WorkloadRecord):
+    """A training or inference workload by its name in the plan."""
+
     name: str
-    model: str
-    input: tuple[int, int, int]
-    classes: int
-    images: Images
-    learning_rate: float = 0.01
-    momentum: float = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class StoragePlan:
-    """A place for images: ``path`` is a mounted folder of this machine, ``model`` the name of an emulated storage."""
-
-    name: str
-    path: str | None = None
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementSchedule:
-    """How long and how often each point is measured.
+class StorageRecord(StrictRecord):
+    """A storage of images.
 
     Attributes:
-        discard: Number of first epochs that are shown but excluded from the statistics.
-        minibatches: Maximum number of minibatches per epoch; None: whole epochs.
-        every_s: Minimum time from the start of one repeat of the plan to the start of the next, in seconds.
-        sample_hz: Sampling rate of loads, power and temperature.
+        path: Folder on this machine in which the images are made.
+        model: Emulated storage, such as ``sd`` or ``nvme``.
     """
 
-    epochs: int = 3
-    discard: int = 1
-    minibatches: int | None = None
-    repeats: int = 1
-    every_s: float = 0.0
-    sample_hz: float = 5.0
+    path: _Text | None = None
+    model: _Text | None = None
+
+
+class StoragePlan(StorageRecord):
+    name: str
+
+
+class MeasurementSchedule(StrictRecord):
+    """How every point is measured.
+
+    Attributes:
+        epochs: Epochs per point.
+        discard: First epochs that are shown but excluded from the statistics.
+        minibatches: Largest number of minibatches of an epoch; None for all.
+        repeats: Repetitions of every point, in an order drawn by the seed.
+        every_s: Least time from the start of one repeat to the next; the board idles in between.
+        sample_hz: Readings of the power sensor per second.
+    """
+
+    epochs: _Repeats = 3
+    discard: Annotated[int, Field(ge=0)] = 1
+    minibatches: _Count | None = None
+    repeats: _Repeats = 1
+    every_s: Annotated[float, Field(ge=0, le=1e7)] = 0.0
+    sample_hz: Annotated[float, Field(gt=0, le=100)] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +207,8 @@ class CharacterisationPlan:
 
 def plan_as_data(plan: CharacterisationPlan) -> dict[str, Any]:
     """Convert a plan to JSON-compatible data; equal plans give equal data."""
-    data = asdict(replace(plan, points=())) | {"points": [point.as_data() for point in plan.points]}
-    plain: dict[str, Any] = json.loads(json.dumps(data))
-    return plain
+    data: dict[str, Any] = TypeAdapter(CharacterisationPlan).dump_python(replace(plan, points=()), mode="json")
+    return data | {"points": [point.as_data() for point in plan.points]}
 
 
 def plan_from_data(data: dict[str, Any]) -> CharacterisationPlan:
@@ -223,84 +248,6 @@ def load_board_spec(board: str) -> DeviceSpec | None:
     return build_board_spec(catalogued, described, catalogued.total_power)
 
 
-MAXN, TOP, LOWEST = "maxn", "-", "min"
-MAX_CLOCK_DISTANCE = 0.15
-"""Largest relative distance of a written clock to the nearest one of the board. A default: wide enough for clocks
-rounded by hand, narrow enough to reject those of another board."""
-MODE_SYNTAX = "CORES/CPU/GPU/MEMORY with clocks in MHz ('-' the board's top, 'min' its lowest)"
-
-
-def parse_mode(text: str, named: Mapping[str, str], spec: DeviceSpec | None, where: str) -> PowerMode | None:
-    """Resolve a mode text to a power mode; None for ``maxn`` where no mode can be set.
-
-    Args:
-        text: A name in ``named``, ``maxn``, a preset's name, or ``CORES/CPU/GPU/MEMORY`` with clocks in MHz.
-        named: The plan's own modes: name -> text.
-        spec: The board, whose nearest clocks are taken; None where no mode can be set: the numbers stay as written.
-        where: Prefix of messages.
-
-    Raises:
-        BadInput: The board has no such core count, or no clock near one of those written.
-        UnknownName: The text is neither a known name nor four knobs.
-    """
-    text = named.get(text, text)
-    presets = {} if spec is None else {name.lower(): mode for name, mode in spec.presets.items()}
-    if text.lower() == MAXN:
-        return None if spec is None else spec.maxn
-    if text.lower() in presets:
-        return presets[text.lower()]
-    words = text.split("/")
-    if len(words) == len(PowerMode.__slots__):
-        return _parse_mode_knobs(words, spec, f"{where} {text!r}" if text not in where else where)
-    known = [] if spec is None else [name for name in spec.presets if name.lower() != MAXN]
-    raise UnknownName(where, text, (*named, MAXN, *known, MODE_SYNTAX))
-
-
-def _parse_mode_knobs(words: Sequence[str], spec: DeviceSpec | None, where: str) -> PowerMode:
-    if spec is None:
-        cores, *clocks = (_parse_number(word, where) for word in words)
-        return PowerMode(_parse_whole_number(cores, where), *clocks)
-    cores = _parse_cores(words[0], spec, where)
-    tables = (spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)
-    clocks = [_find_nearest_clock(word, table, where) for word, table in zip(words[1:], tables, strict=True)]
-    return PowerMode(cores, *clocks)
-
-
-def _parse_cores(word: str, spec: DeviceSpec, where: str) -> int:
-    if word in {TOP, LOWEST}:
-        return max(spec.cores) if word == TOP else min(spec.cores)
-    cores = _parse_whole_number(_parse_number(word, where), where)
-    if cores not in spec.cores:
-        raise BadInput(where, f"{cores} cores", f"one of {', '.join(map(str, spec.cores))} on {spec.name}")
-    return cores
-
-
-def _find_nearest_clock(word: str, table: Sequence[float], where: str) -> float:
-    if word in {TOP, LOWEST}:
-        return max(table) if word == TOP else min(table)
-    wished = _parse_number(word, where)
-    nearest = min(table, key=lambda value: abs(value - wished))
-    if abs(nearest - wished) > MAX_CLOCK_DISTANCE * wished:
-        raise BadInput(where, f"{wished:g} MHz", f"a clock that the board has ({', '.join(f'{v:g}' for v in table)})")
-    return nearest
-
-
-def _parse_number(word: str, where: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise BadInput(where, repr(word), MODE_SYNTAX)
-    return value
-
-
-def _parse_whole_number(value: float, where: str) -> int:
-    if value != int(value):
-        raise BadInput(where, f"{value:g} cores", "a whole number of cores")
-    return int(value)
-
-
 Sweep = Mapping[str, Sequence[Any]]
 """Knob -> its values, crossed with those of the sweep's other knobs."""
 
@@ -329,3 +276,142 @@ def order_points(points: Iterable[SweepPoint], repeats: int, seed: int) -> tuple
     once = tuple(dict.fromkeys(points))
     every = ([replace(point, repeat=repeat) for point in once] for repeat in range(repeats))
     return tuple(point for repeat in every for point in sorted(repeat, key=rank))
+
+
+KnobValue = str | int | float | bool
+
+CLOCK_KNOBS = ("cpu_mhz", "gpu_mhz", "mem_mhz")
+"""Knobs whose values differ from board to board."""
+MODE_KNOBS = ("cores", *CLOCK_KNOBS)
+ORDERED_KNOBS = (*MODE_KNOBS, "batch_size", "workers", "prefetch")
+UNORDERED_KNOBS = ("kind", "pinned", "storage", "cache", "runtime", "dvfs")
+REFERENCE_VALUES = {"cache": "dropped", "kind": "train", "runtime": "bare"}
+"""The value of an unordered knob that others are compared with; without one, the alphabetically first."""
+KIND_NAMES = {"train": "training", "infer": "inference"}
+KNOB_TITLES = {
+    "board": "board",
+    "workload": "workload",
+    "mode": "power mode",
+    "cores": "CPU cores",
+    "cpu_mhz": "CPU clock",
+    "gpu_mhz": "GPU clock",
+    "mem_mhz": "memory clock",
+    "batch_size": "batch size",
+    "workers": "loader workers",
+    "prefetch": "prefetch",
+    "kind": "work",
+    "pinned": "pinned memory",
+    "storage": "storage",
+    "cache": "page cache",
+    "runtime": "runtime",
+    "dvfs": "DVFS",
+}
+CLOCK_FORMATS = {
+    "cores": "{:g} cores",
+    "cpu_mhz": "CPU {:g} MHz",
+    "gpu_mhz": "GPU {:g} MHz",
+    "mem_mhz": "memory {:g} MHz",
+}
+_FORMATS = {"mode": "mode {} MHz", "batch_size": "batch {}", "prefetch": "prefetch {}", "cache": "{} cache"}
+_BLANK_VALUES: dict[str, Any] = {"batch_size": 0, "workers": 0, "prefetch": 0, "pinned": False, "dvfs": False}
+_SETTING_KNOBS = KNOBS[:1] + KNOBS[3:]
+"""The knobs that describe a setting of one workload and kind."""
+_USUAL_VALUES = {
+    "mode": None,
+    "prefetch": DEFAULT_PREFETCH,
+    "pinned": False,
+    "storage": DEFAULT_STORAGE,
+    "runtime": "bare",
+    "dvfs": False,
+}
+"""Values that go without saying."""
+
+
+@lru_cache(maxsize=1024)
+def kind_of_board(board: str) -> str:
+    """Return the kind of a board by its name: ``agx-xavier`` for ``agx-xavier-2``."""
+    return re.sub(r"-\d+$", "", board)
+
+
+def get_knob_value(point: SweepPoint, knob: str) -> KnobValue | None:
+    """Return the value of a knob, or None for a knob of the mode if the mode is not known."""
+    if knob in MODE_KNOBS:
+        return None if point.mode is None else getattr(point.mode, knob)
+    value: KnobValue = getattr(point, knob)
+    return value
+
+
+def format_mode(mode: PowerMode) -> str:
+    """Format a mode as plans have it: "4/1190.4/675.75/1331.2"."""
+    return f"{mode.cores}/{mode.cpu_mhz:g}/{mode.gpu_mhz:g}/{mode.mem_mhz:g}"
+
+
+def format_knob_value(knob: str, value: KnobValue | PowerMode | None) -> str:
+    """Format a value whose knob is clear from the context: "4", "1377", "training", "on"; "as found" for no mode."""
+    if value is None or isinstance(value, PowerMode):
+        return "as found" if value is None else str(value).removesuffix(" MHz")
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else KIND_NAMES.get(str(value), str(value))
+
+
+def describe_knob(knob: str, value: Any) -> str:
+    """Describe a value among those of other knobs: "4 workers", "batch 16", "warm cache", "GPU 1377 MHz"."""
+    if knob == "workers":
+        return "1 worker" if value == 1 else f"{value or 'no'} workers"
+    if knob == "pinned":
+        return "pinned memory" if value else "pageable memory"
+    if knob in CLOCK_FORMATS:
+        return CLOCK_FORMATS[knob].format(value)
+    word = format_knob_value(knob, value)
+    return f"DVFS {word}" if knob == "dvfs" else _FORMATS.get(knob, "{}").format(word)
+
+
+@lru_cache(maxsize=65536)
+def without_knob(point: SweepPoint, knob: str) -> SweepPoint:
+    """Return the point with this knob blanked, which is equal for all points that differ in this knob alone."""
+    if knob in MODE_KNOBS:
+        return replace(point, mode=replace(point.mode or PowerMode(0, 0, 0, 0), **{knob: 0}))
+    return replace(point, **{knob: _BLANK_VALUES.get(knob, "")})
+
+
+def describe_setting(point: SweepPoint) -> str:
+    """Describe the whole setting: "training, batch 16, 1 worker, dropped cache"."""
+    return f"{KIND_NAMES[point.kind]}, {describe_other_knobs(point, '')}"
+
+
+def describe_other_knobs(point: SweepPoint, knob: str) -> str:
+    """Describe all of a setting but one knob: "batch 16, 1 worker, warm cache"."""
+    words = _describe_unusual_knobs(point)
+    if knob in MODE_KNOBS and point.mode is not None:
+        words["mode"] = ", ".join(describe_knob(one, getattr(point.mode, one)) for one in MODE_KNOBS if one != knob)
+    return ", ".join(word for name, word in words.items() if name != knob and word)
+
+
+def describe_differences(point: SweepPoint, among: Sequence[SweepPoint]) -> str:
+    """Describe a setting by the knobs that are not the same in all settings of a group; empty if nothing differs.
+
+    If the group's power modes differ in one knob alone, the mode is named by that knob.
+    """
+    every = [_describe_unusual_knobs(one) for one in among]
+    own = {name: describe_knob(name, getattr(point, name)) for name in _SETTING_KNOBS}
+    own["prefetch"] = own["prefetch"] if point.workers else ""
+    parts = [one for one in MODE_KNOBS if len({getattr(each.mode, one) for each in among if each.mode is not None}) > 1]
+    if point.mode is None or len(parts) == 1:
+        own["mode"] = "" if point.mode is None else describe_knob(parts[0], getattr(point.mode, parts[0]))
+    differ = [name for name in own if len({words[name] for words in every}) > 1]
+    return ", ".join(own[name] for name in differ if own[name])
+
+
+def _describe_unusual_knobs(point: SweepPoint) -> dict[str, str]:
+    """Describe each knob; empty where it has its usual value, or no effect."""
+    values = {name: getattr(point, name) for name in _SETTING_KNOBS}
+    hidden = {name for name, value in values.items() if name in _USUAL_VALUES and value == _USUAL_VALUES[name]}
+    hidden |= set() if point.workers else {"prefetch"}
+    return {name: "" if name in hidden else describe_knob(name, value) for name, value in values.items()}
+
+
+def describe_point(point: SweepPoint) -> str:
+    """Describe a point: "nano-1, lenet5-mnist: training, batch 16, no workers, dropped cache, repeat 2"."""
+    again = f", repeat {point.repeat + 1}" if point.repeat else ""
+    return f"{point.board}, {point.workload}: {describe_setting(point)}{again}"

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from fedge.characterisation import sweep_plan
+from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.characterisation.epoch_model import (
     EpochModel,
     EpochPredictions,
@@ -19,9 +20,9 @@ from fedge.characterisation.epoch_model import (
     predict_linear_epochs,
 )
 from fedge.characterisation.observed_pipeline import PointObservation, extract_observations
-from fedge.characterisation.point_knobs import format_mode
+from fedge.characterisation.plan_reader import parse_mode
 from fedge.characterisation.point_measurement import count_epoch_steps
-from fedge.characterisation.sweep_plan import WorkKind, parse_mode
+from fedge.characterisation.sweep_plan import WorkKind, format_mode
 from fedge.characterisation.sweep_store import SweepResult, read_result
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
 from fedge.costs.input_pipeline.pipeline_fit import FittedLoader
@@ -296,13 +297,8 @@ def _to_prediction(
     known: dict[str, Any] = {**about, **loader, **figures, **spreads}
     return EpochPrediction(
         mode=format_mode(mode),
-        seen_s=_mean_or_none([one.e2e_s for one in same]),
-        seen_j=_mean_or_none([one.energy_j for one in same]),
+        seen_s=mean_of_known([one.e2e_s for one in same]),
+        seen_j=mean_of_known([one.energy_j for one in same]),
         label=predictions.label,
         **known,
     )
-
-
-def _mean_or_none(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None

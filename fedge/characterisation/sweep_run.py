@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedge.characterisation import sweep_plan, sweep_tables
+from fedge.characterisation import sweep_plan
 from fedge.characterisation.findings import format_count
-from fedge.characterisation.plan_reader import ResolvedPlan, read_resolved_plan
-from fedge.characterisation.point_knobs import describe_point
+from fedge.characterisation.plan_reader import MAXN, ResolvedPlan, read_resolved_plan
 from fedge.characterisation.point_measurement import (
     MeasurementRig,
-    PointMeasurement,
     ProgressCallback,
     estimate_point_s,
     estimate_remaining_s,
 )
-from fedge.characterisation.sweep_plan import MAXN, CharacterisationPlan, SweepPoint
+from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, describe_point
 from fedge.characterisation.sweep_store import (
     JOURNAL_FILE,
     SweepJournal,
@@ -28,6 +26,9 @@ from fedge.characterisation.sweep_store import (
     check_plan_extends,
     open_journal,
     read_result,
+    write_epochs,
+    write_plan,
+    write_tables,
 )
 from fedge.errors import BadInput, BoardError
 
@@ -49,7 +50,6 @@ class SweepOutcome:
 
     @property
     def board_s(self) -> float:
-        """Board time of all finished points, in seconds."""
         return sum(point.seconds for point in self.result.points)
 
 
@@ -94,15 +94,11 @@ def run_sweep(
     show_progress: ShowProgress,
     write_report: Callable[[SweepResult], list[Path]],
 ) -> SweepOutcome:
-    """Measure the remaining points of a plan and write all results; an interrupt keeps the finished points.
+    """Measure the remaining points of a plan's file and write all results; an interrupt keeps the finished points.
 
-    Args:
-        path: The plan's file.
-        out: The sweep's folder; None for ``DEFAULT_FOLDER`` and the plan's name.
-        again: Whether to retry points that have failed too often.
-        note: Shows a note to the user.
-        show_progress: Opens a progress line for the run.
-        write_report: Writes page and findings of a sweep with finished points, and returns their paths.
+    ``out`` is the sweep's folder, by default ``DEFAULT_FOLDER`` and the plan's name; ``again`` retries points that have
+    failed too often. ``write_report`` writes page and findings of a sweep with finished points, and returns their
+    paths.
 
     Raises:
         BadInput: The input is invalid; raised before any measurement.
@@ -117,14 +113,14 @@ def run_sweep(
         if again:
             journal.past.attempts.clear()
         before = len(journal.past.done)
-        sweep_tables.write_plan(out, resolved)
+        write_plan(out, resolved)
         if text := _describe_default_modes(resolved):
             note(text)
         _measure_points(SweepRun(plan, rigs, journal), out, note, show_progress)
         result = read_result(out)
-        written = [sweep_tables.write_epochs(result)]
+        written = [write_epochs(result)]
         if result.points:
-            written += [*sweep_tables.write_tables(result), *write_report(result)]
+            written += [*write_tables(result), *write_report(result)]
         return SweepOutcome(result, len(result.points) - before, tuple(written), dict(journal.past.attempts))
 
 
@@ -144,7 +140,6 @@ def list_sweep(path: Path, out: Path | None) -> SweepListing:
 
 
 def sweep_outcome_to_dict(outcome: SweepOutcome) -> dict[str, Any]:
-    """Return an outcome for JSON."""
     result = outcome.result
 
     def reasons(points: tuple[tuple[SweepPoint, str], ...]) -> list[dict[str, Any]]:
@@ -214,13 +209,13 @@ def _measure_points(run: SweepRun, out: Path, note: Callable[[str], None], show_
     reasons: set[str] = set()
     try:
         with show_progress(run) as report:
-            while (point := run.next_point()) is not None:
-                words = describe_point(point)
+            while run.remaining_points:
+                words = describe_point(run.remaining_points[0])
                 report(words, "")
-                outcome = run.run_next(lambda text, words=words: report(words, text))  # type: ignore[misc]
-                if isinstance(outcome, UnmeasuredPoint) and outcome.failed and outcome.reason not in reasons:
-                    reasons.add(outcome.reason)
-                    note(f"{words} failed and is left out: {outcome.reason}")
+                failure = run.run_next(lambda text, words=words: report(words, text))  # type: ignore[misc]
+                if failure is not None and failure not in reasons:
+                    reasons.add(failure)
+                    note(f"{words} failed and is left out: {failure}")
     except KeyboardInterrupt:
         count = format_count(len(journal.past.done), "point")
         note(f"{out} holds the {count} done so far; the same command goes on")
@@ -251,16 +246,6 @@ def _read_point_states(out: Path, plan: CharacterisationPlan) -> dict[str, str]:
     return {point.point.key: "done" for point in result.points} | states
 
 
-@dataclass(frozen=True, slots=True)
-class UnmeasuredPoint:
-    """A point without a measurement, and the reason."""
-
-    point: SweepPoint
-    reason: str
-    failed: bool
-    """True: the measurement failed; False: the board cannot measure the point."""
-
-
 class SweepRun:
     """One start of a sweep: every remaining point is tried once. The journal must have begun already."""
 
@@ -276,35 +261,30 @@ class SweepRun:
         rest = [point for point in self.remaining_points if point.board == sweep_plan.HERE]
         return estimate_remaining_s(here, rest, self.plan.course) if here else None
 
-    def next_point(self) -> SweepPoint | None:
-        """Return the next point, or None when all are done."""
-        return self.remaining_points[0] if self.remaining_points else None
+    def run_next(self, report: ProgressCallback = lambda _: None) -> str | None:
+        """Try the next point and write the journal; return the reason if its measurement failed.
 
-    def run_next(self, report: ProgressCallback = lambda _: None) -> PointMeasurement | UnmeasuredPoint:
-        """Measure the next point, unless its rig refuses it, and write the journal."""
-        point = self.remaining_points[0]
-        result = self._try_point(point, self._rigs[point.board], report)
+        A point that its rig refuses is skipped.
+        """
+        failure = self._try_point(self.remaining_points[0], report)
         self.remaining_points = self.remaining_points[1:]
-        return result
+        return failure
 
-    def _try_point(
-        self, point: SweepPoint, rig: MeasurementRig, report: ProgressCallback
-    ) -> PointMeasurement | UnmeasuredPoint:
-        workload = self.plan.workloads[point.workload]
+    def _try_point(self, point: SweepPoint, report: ProgressCallback) -> str | None:
+        rig, workload = self._rigs[point.board], self.plan.workloads[point.workload]
         if (reason := rig.refusal_reason(point, workload)) is not None:
             self.journal.skip(point, reason)
-            return UnmeasuredPoint(point, reason, failed=False)
+            return None
         seconds = idle_before_repeat_s(point, self.plan, self.journal)
         if seconds > 0:
             report(f"resting {seconds / 60:.1f} min before repeat {point.repeat + 1}")
             rig.idle(seconds)
         try:
-            measurement = rig.measure(point, workload, self.plan.course, report)
+            self.journal.finish(rig.measure(point, workload, self.plan.course, report))
         except BoardError as error:
             self.journal.fail(point, str(error))
-            return UnmeasuredPoint(point, str(error), failed=True)
-        self.journal.finish(measurement)
-        return measurement
+            return str(error)
+        return None
 
 
 def idle_before_repeat_s(point: SweepPoint, plan: CharacterisationPlan, journal: SweepJournal) -> float:

@@ -13,7 +13,7 @@ computing follows the GPU's clock as far as the GPU does not wait for launches, 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -24,16 +24,7 @@ import numpy as np
 from fedge.characterisation.confidence_interval import Estimate, estimate_ratio
 from fedge.characterisation.findings import format_seconds
 from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label
-from fedge.characterisation.point_knobs import (
-    CLOCK_FORMATS,
-    ORDERED_KNOBS,
-    UNORDERED_KNOBS,
-    KnobValue,
-    describe_setting,
-    get_knob_value,
-    without_knob,
-)
-from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by, group_by_workload
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
     SLOPE_UNCERTAINTY,
@@ -46,7 +37,17 @@ from fedge.characterisation.setting_model import (
     minibatch_means,
     scale_by_slope,
 )
-from fedge.characterisation.sweep_plan import CharacterisationPlan, device_name
+from fedge.characterisation.sweep_plan import (
+    CLOCK_FORMATS,
+    ORDERED_KNOBS,
+    UNORDERED_KNOBS,
+    CharacterisationPlan,
+    KnobValue,
+    describe_setting,
+    device_name,
+    get_knob_value,
+    without_knob,
+)
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, compute_host_factor, solve_steady_state
 from fedge.types import DeviceSpec, Label, PowerMode
@@ -356,9 +357,7 @@ def _advise_setting(now: PooledSetting, group: Sequence[PooledSetting], fits: Pi
 
 def _select_best(found: Sequence[tuple[TuningAdvice, float]]) -> dict[tuple[str, str], tuple[TuningAdvice, float]]:
     """Select the best advice by knob and quantity; of equals up to ``MIN_CHANGE``, the nearest to the present value."""
-    groups: dict[tuple[str, str], list[tuple[TuningAdvice, float]]] = defaultdict(list)
-    for one, error in found:
-        groups[one.knob, one.quantity].append((one, error))
+    groups = group_by(found, lambda one: (one[0].knob, one[0].quantity))
     return {
         at: min((two for two in own if two[0].saving >= max(o.saving for o, _ in own) - MIN_CHANGE), key=_knob_distance)
         for at, own in groups.items()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -72,17 +72,9 @@ NO_LINK = LinkUse(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class ModeRound:
-    """One round of a run.
+    """One round of a run; ``missed`` if the work ended later than ``LATE_TOLERANCE`` after the deadline.
 
-    Attributes:
-        round: Number of the round, from 1.
-        deadline_s: Deadline in seconds after the round's start.
-        time_s: Time of the work in seconds.
-        energy_j: Energy of the work in joules.
-        oracle_j: Energy of the oracle's round in joules.
-        maxn_j: Energy of a round in the top mode, in joules.
-        missed: Whether the work ended later than ``LATE_TOLERANCE`` after the deadline.
-        modes: Description of the parts, each with its steps and mode.
+    The oracle's and MAXN's energy are those of the same round; ``modes`` describes the parts, each with its steps.
     """
 
     round: int
@@ -148,42 +140,44 @@ def _regret_pct(rounds: Sequence[ModeRound]) -> float:
     return 100.0 * (sum(r.energy_j for r in rounds) / sum(r.oracle_j for r in rounds) - 1.0)
 
 
-def check_policy(name: str, where: str = "policy") -> None:
-    """Raise ``UnknownName`` for the field ``where`` unless the study knows the policy."""
-    if name not in POLICIES:
-        raise UnknownName(where, name, POLICIES)
+@dataclass(frozen=True, slots=True, eq=False)
+class ModeChoiceJob:
+    """One policy through rounds with random deadlines, which are drawn up to ``ratio`` times the fastest round."""
+
+    table: ProfileTable
+    ratio: float
+    rounds: int
+    steps: int
+    policy: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.policy}, ratio {self.ratio:g}, seed {self.seed}"
 
 
-def run_mode_choice(
-    table: ProfileTable,
-    ratio: float,
-    rounds: int,
-    steps: int,
-    policy: str,
-    seed: int,
-) -> ModeChoiceResult:
-    """Run one policy through rounds with random deadlines on a measured table.
-
-    The predictor's priors never include the table's workload.
+def run_mode_choice(job: ModeChoiceJob) -> ModeChoiceResult:
+    """Run a policy on a measured table; the predictor's priors never include the table's workload.
 
     Raises:
         UnknownName: For an unknown policy.
     """
-    check_policy(policy)
+    table, steps, seed = job.table, job.steps, job.seed
     truth = _TableTruth.from_table(table)
-    shares = make_generator(seed, "deadlines").uniform(1.0, ratio, rounds)
+    shares = make_generator(seed, "deadlines").uniform(1.0, job.ratio, job.rounds)
     deadlines_s = [float(share) * steps * truth.fastest_s for share in shares]
-    if policy == "fedge":
+    if job.policy == "fedge":
         board = _LearningClient(table, truth, seed)
-        runs = [board.run_round(steps, d, rounds - number) for number, d in enumerate(deadlines_s, start=1)]
-    elif policy == "bofl":
+        runs = [board.run_round(steps, d, job.rounds - number) for number, d in enumerate(deadlines_s, start=1)]
+    elif job.policy == "bofl":
         bofl = BoflClient(table.modes, truth.maxn, truth.measure_part, seed)
         runs = [bofl.run_round(steps, deadline_s) for deadline_s in deadlines_s]
-    elif policy == "oracle":
+    elif job.policy == "oracle":
         runs = [truth.run_oracle_round(steps, deadline_s) for deadline_s in deadlines_s]
-    else:
+    elif job.policy == "maxn":
         runs = [(truth.measure_part(truth.maxn, steps),) for _ in deadlines_s]
-    return ModeChoiceResult(policy, ratio, seed, tuple(_build_rounds(truth, steps, deadlines_s, runs)))
+    else:
+        raise UnknownName("policy", job.policy, POLICIES)
+    return ModeChoiceResult(job.policy, job.ratio, seed, tuple(_build_rounds(truth, steps, deadlines_s, runs)))
 
 
 RoundParts = tuple[Measurement, ...]
@@ -206,7 +200,6 @@ class _TableTruth:
         return float(self.table.step_s.min())
 
     def measure_part(self, row: int, steps: int) -> Measurement:
-        """Return the measurement of ``steps`` steps in a row's mode."""
         table = self.table
         return Measurement(table.modes[row], steps, float(table.step_s[row]), float(table.power_w[row]))
 
@@ -331,6 +324,8 @@ def _spec_from_table(table: ProfileTable) -> DeviceSpec:
     """Build the specification of a board outside the catalogue from its table."""
     columns = [tuple(sorted(set(table.modes.knobs[:, knob].tolist()))) for knob in range(4)]
     unknown = LabelledValue(float("nan"), "estimated", "unknown board")
+    figures = ("ram_gb", "idle_w", "max_w", "gpu_gflops", "mem_gbps", "cpu_score")
+    nothing: dict[str, Any] = dict.fromkeys(figures, unknown)
     return DeviceSpec(
         name=table.device,
         title=table.device,
@@ -340,12 +335,7 @@ def _spec_from_table(table: ProfileTable) -> DeviceSpec:
         mem_mhz=columns[3],
         presets={},
         default_preset="",
-        ram_gb=unknown,
-        idle_w=unknown,
-        max_w=unknown,
-        gpu_gflops=unknown,
-        mem_gbps=unknown,
-        cpu_score=unknown,
+        **nothing,
         rails=(),
         total_power="",
         accelerators=(),
@@ -392,20 +382,6 @@ class ModeChoiceOptions:
     batch_size: int | None = None
 
 
-class ModeChoiceJob(NamedTuple):
-    """The arguments of ``run_mode_choice``."""
-
-    table: ProfileTable
-    ratio: float
-    rounds: int
-    steps: int
-    policy: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.policy}, ratio {self.ratio:g}, seed {self.seed}"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ModeChoiceStudy:
     """The runs of a study on one table."""
@@ -417,7 +393,7 @@ class ModeChoiceStudy:
 
     def run(self, report: Callable[[str], None], workers: int | None = None) -> list[ModeChoiceResult]:
         """Execute all runs in parallel."""
-        return run_jobs(_run_job, self.jobs, report, workers)
+        return run_jobs(run_mode_choice, self.jobs, report, workers)
 
 
 def build_mode_choice_study(options: ModeChoiceOptions) -> ModeChoiceStudy:
@@ -428,7 +404,8 @@ def build_mode_choice_study(options: ModeChoiceOptions) -> ModeChoiceStudy:
     """
     policies = split_names("--policies", options.policies, "names of policies, separated by commas")
     for name in policies:
-        check_policy(name, "--policies")
+        if name not in POLICIES:
+            raise UnknownName("--policies", name, POLICIES)
     for ratio in options.deadline_ratios:
         if not (math.isfinite(ratio) and ratio >= 1.0):
             raise BadInput("--deadline-ratio", f"{ratio:g}", "a finite number of at least 1, e.g. 2")
@@ -479,8 +456,3 @@ def find_steps(table: ProfileTable) -> int:
         return DEFAULT_STEPS
     named = [name for name in known if name in table.workload.lower()]
     return known[named[0] if named else DEFAULT_DATA_SET]
-
-
-def _run_job(job: ModeChoiceJob) -> ModeChoiceResult:
-    """Execute one run; called in a worker process."""
-    return run_mode_choice(*job)

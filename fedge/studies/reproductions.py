@@ -22,9 +22,9 @@ from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES
 from fedge.analysis.roofline.microbenchmark import fit_per_mode
 from fedge.analysis.roofline.roofline_analysis import find_networks
 from fedge.characterisation.emulated_rig import build_emulated_rig
-from fedge.characterisation.plan_reader import resolve_plan
+from fedge.characterisation.plan_reader import parse_mode, resolve_plan
 from fedge.characterisation.point_measurement import EpochSummary
-from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, parse_mode
+from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
 from fedge.child_processes import limit_to_one_thread
 from fedge.costs.memory.memory_study import read_memory_study
 from fedge.devices.catalogue import find
@@ -50,11 +50,8 @@ class ReproducedFigure:
     """One figure of a paper beside ours.
 
     Attributes:
-        what: The quantity and its setting.
         published: The figure as printed, in ``unit``: a number, a range, a bound such as ``up to 15``, or a word.
-        ours: Our figure.
         source: Where the published figure was read.
-        label: Origin of our figure.
         differs: What differs between the two settings.
     """
 
@@ -72,10 +69,7 @@ class Reproduction:
     """A paper that can be reproduced.
 
     Attributes:
-        reference: Authors, venue and year.
-        compares: The quantities that are compared.
         run: Called with the folder of tables, the number of repetitions, and what shows the progress.
-        needs_tables: Whether it needs a folder of measured tables.
         seeds: Default number of repetitions; None where nothing is drawn at random.
     """
 
@@ -90,13 +84,10 @@ class Reproduction:
 def reproduce(
     name: str, show_progress: ShowProgress, tables: Path | None = None, seeds: int | None = None
 ) -> list[ReproducedFigure]:
-    """Reproduce the figures of a paper.
+    """Reproduce the figures of a paper, a name of ``REPRODUCTIONS``.
 
-    Args:
-        name: A name in ``REPRODUCTIONS``.
-        show_progress: Shows the progress.
-        tables: Folder of measured tables, ``<board>/<train or infer>/<workload>.csv``.
-        seeds: Number of repetitions; None for the reproduction's own.
+    ``tables`` is the folder of measured tables, ``<board>/<train or infer>/<workload>.csv``; ``seeds`` the number of
+    repetitions, by default the reproduction's own.
 
     Raises:
         BadInput: The name is unknown, tables are needed and missing or invalid, or nothing is drawn at random.

@@ -275,12 +275,9 @@ _run: tuple[str, Callable[[Any], Any]] | None = None
 
 
 def run_pickled(shared: Any, job: bytes, note: str) -> tuple[str, Any]:
-    """Run a task in a worker process; see ``_make_remote_function``.
+    """Run a pickled job of Ray's reference to a pickled function in a worker process; see ``_make_remote_function``.
 
-    Args:
-        shared: Ray's reference to the pickled function.
-        job: The pickled job.
-        note: File to which the task writes its phases, for the process that waits, if that is on the same machine.
+    The task writes its phases to the file ``note``, for the process that waits, if that is on the same machine.
     """
     import ray
 

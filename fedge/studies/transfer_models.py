@@ -54,7 +54,7 @@ from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.explorers import find_method_explorer, load_explorer
 from fedge.predictors.table_board import Z_90, TableBoard, profile_table
 from fedge.studies.implausible_rows import find_plausible_rows
-from fedge.studies.mode_choice_study import find_steps, run_mode_choice
+from fedge.studies.mode_choice_study import ModeChoiceJob, find_steps, run_mode_choice
 from fedge.studies.serving.job_tables import JobTableOptions
 from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_strategy_job
 from fedge.types import Floats, Modes, Predictions, ProfileTable, Workload
@@ -81,16 +81,10 @@ class TransferRow:
     """Figures of one model on one table. Errors, shares and regrets are in percent; None does not apply.
 
     Attributes:
-        part: The model.
         left_out: What was left out with the table.
-        judged: The table.
         quantity: What was predicted or decided.
         kind: Whether its steps are of training, of inference, or both beside each other.
         variant: One of ``VARIANTS``: a part of the table's rows, or the deadlines; empty for all.
-        modes: Number of measured modes.
-        rows: Number of judged values.
-        error: Mean absolute relative error.
-        bias: Mean signed relative error.
         covered: Share of the values in their 90 % intervals.
         bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
         slowdown: Measured slowdown of the chosen mode from MAXN.
@@ -142,16 +136,11 @@ def score_quantity(
 def score_choice(
     blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats, margin: float = 0.0
 ) -> TransferRow | None:
-    """Return the row of a decision, judged on the table's plausible rows.
+    """Return the row of a decision by predicted seconds and watts, (n,), with a margin on the slowdown (log units).
+
+    The n rows of the table are judged where they are plausible.
 
     None without a plausible row of MAXN, the mode of the largest knobs, to which a slowdown refers.
-
-    Args:
-        blank: The row to fill.
-        table: The measured table, n rows.
-        step_s: Predicted seconds per step, shape (n,).
-        power_w: Predicted watts, shape (n,).
-        margin: Margin on the predicted slowdown, log units.
     """
     maxn = find_mode_index(table.modes, table.maxn)
     allowed = find_plausible_rows(table, table.maxn)
@@ -340,7 +329,8 @@ def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
     table = _keep_plausible_rows(judged.table)
     for ratio, variant in zip(ONLINE_RATIOS, VARIANTS["online"], strict=True):
         for seed in range(1, seeds + 1):
-            found = run_mode_choice(table, ratio, ONLINE_ROUNDS, find_steps(table), policy="fedge", seed=seed)
+            job = ModeChoiceJob(table, ratio, ONLINE_ROUNDS, find_steps(table), policy="fedge", seed=seed)
+            found = run_mode_choice(job)
             yield TransferRow(
                 "online",
                 "workload",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedge import registry
+from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.child_processes import limit_to_one_thread
 from fedge.costs.layered_work import find_family
 from fedge.costs.memory.step_table import StepTable, read_step_tables
@@ -55,13 +56,7 @@ NEEDED: dict[TransferPart, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TransferOptions:
-    """Options of a study of transfer.
-
-    Attributes:
-        tables: Folder of measured tables.
-        parts: Models to judge; all if empty.
-        modes: Numbers of measured modes of the predictor, separated by commas.
-    """
+    """Options of a study of transfer; all models are judged if ``parts`` is empty."""
 
     tables: Path
     parts: tuple[str, ...] = ()
@@ -90,8 +85,6 @@ class TransferStudy:
     """The rotation over all tables of a folder.
 
     Attributes:
-        tables: Measured tables of modes, by name.
-        steps: Measured training steps, by board.
         counts: Numbers of measured modes of the predictor.
         cells: What is judged, in the order of the rows.
     """
@@ -211,17 +204,10 @@ def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:
 
 @dataclass(frozen=True, slots=True)
 class TransferSummary:
-    """Figures of one model over all tables with the same thing left out, in percent; None does not apply.
+    """Means of one model over all tables with the same thing left out, in percent; None does not apply.
 
-    Attributes:
-        error: Mean error, each table with the same weight; ``worst`` is that of the worst table.
-        bias: Mean signed error.
-        covered: Share of the values in their 90 % intervals.
-        bounded: Share of the values at or below the one-sided 95 % bound.
-        regret: Mean energy beyond the oracle's, and that of the worst table.
-        saved: Share of the oracle's saving.
-        missed: Share of the promises that were broken.
-        refused: Share of the tables for which there is no prediction or choice.
+    ``worst`` and ``worst_regret`` are those of the worst table; the other fields are the means of those of
+    ``TransferRow``, with ``saved`` the share of the oracle's saving.
     """
 
     part: TransferPart
@@ -263,7 +249,7 @@ def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
     by_table = {row.judged: [one for one in rows if one.judged == row.judged] for row in rows}
 
     def list_means(field: str) -> list[float]:
-        means = (_mean([getattr(row, field) for row in table]) for table in by_table.values())
+        means = (mean_of_known([getattr(row, field) for row in table]) for table in by_table.values())
         return [mean for mean in means if mean is not None]
 
     errors, regrets = list_means("error"), list_means("regret")
@@ -276,19 +262,14 @@ def _summarize_group(rows: Sequence[TransferRow]) -> TransferSummary:
         variant=first.variant,
         modes=None if first.part == "online" else first.modes,
         tables=len(by_table),
-        error=_mean(errors),
+        error=mean_of_known(errors),
         worst=max(errors, default=None),
-        bias=_mean(list_means("bias")),
-        covered=_mean(list_means("covered")),
-        bounded=_mean(list_means("bounded")),
-        regret=_mean(regrets),
+        bias=mean_of_known(list_means("bias")),
+        covered=mean_of_known(list_means("covered")),
+        bounded=mean_of_known(list_means("bounded")),
+        regret=mean_of_known(regrets),
         worst_regret=max(regrets, default=None),
         saved=100.0 * sum(list_means("saving")) / oracle if oracle > 0 else None,
-        missed=_mean(list_means("missed")),
+        missed=mean_of_known(list_means("missed")),
         refused=100.0 * sum(any(row.refused for row in table) for table in by_table.values()) / len(by_table),
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -31,8 +31,16 @@ def fake_plan(workers=(0, 1, 2), batches=(8, 16), repeats=2, seed=0, **changes) 
     given = {
         "name": "fake",
         "boards": ("fake-1",),
-        "workloads": {"net": WorkloadPlan("net", "lenet5", (1, 28, 28), 10, Images(64, 28, 28, 1, "memory"))},
-        "storages": {"default": StoragePlan("default")},
+        "workloads": {
+            "net": WorkloadPlan(
+                name="net",
+                model="lenet5",
+                input=(1, 28, 28),
+                classes=10,
+                images=Images(count=64, width=28, height=28, channels=1, source="memory"),
+            )
+        },
+        "storages": {"default": StoragePlan(name="default")},
         "course": MeasurementSchedule(epochs=2, repeats=repeats),
         "points": order_points(points, repeats, seed),
         "seed": seed,

@@ -20,5 +20,5 @@ def sweep(out: str, log: str) -> None:
     with open_journal(Path(out)) as journal:
         journal.begin(plan, {"fake-1": rig.software})
         campaign = SweepRun(plan, {"fake-1": rig}, journal)
-        while campaign.next_point() is not None:
+        while campaign.remaining_points:
             campaign.run_next()

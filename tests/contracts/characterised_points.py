@@ -25,9 +25,15 @@ from fedge.characterisation.sweep_plan import (
 from fedge.types import Floats, Label
 
 COURSE = MeasurementSchedule(epochs=3, discard=1)
-NET = WorkloadPlan("net", "mobilenet_v3_small", (3, 224, 224), 10, Images(1600, 320, 240))
+NET = WorkloadPlan(
+    name="net",
+    model="mobilenet_v3_small",
+    input=(3, 224, 224),
+    classes=10,
+    images=Images(count=1600, width=320, height=240),
+)
 PLAN = CharacterisationPlan(
-    "made-up", ("here",), {"net": NET}, {"default": StoragePlan("default", "somewhere")}, COURSE, ()
+    "made-up", ("here",), {"net": NET}, {"default": StoragePlan(name="default", path="somewhere")}, COURSE, ()
 )
 
 

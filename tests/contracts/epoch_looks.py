@@ -22,7 +22,7 @@ NAME = "resnet50-tinyimagenet224"
 """What the board computes; by this name nothing that was fitted to it is believed beforehand."""
 STEPS = 500
 FILE_MB = 0.16
-PLANS = {name: StoragePlan(name, model=name) for name in ("ssd", "sd", "hdd")}
+PLANS = {name: StoragePlan(name=name, model=name) for name in ("ssd", "sd", "hdd")}
 TRUTH = find_cost_profile(SPEC, NAME, load_catalogue()).coefficients
 """Of one cached batch: no loading is in it."""
 TOP = SPEC.maxn

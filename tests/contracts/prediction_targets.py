@@ -9,7 +9,7 @@ from contracts.boards import MAXN, another_workload, coefficients, made_up_table
 
 from fedge.knowledge.table_background import TableBackground
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.studies.prediction_cells import PredictionTarget
+from fedge.studies.prediction_study import PredictionTarget
 from fedge.types import ProfileTable
 
 PLUG_INS = '''

@@ -9,7 +9,7 @@ from contracts.reports import report as made_up
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.devices.mode_surface import ModeSurface
 from fedge.modes import stack_modes
-from fedge.studies.fleet.fleet_costs import BoardTruth
+from fedge.studies.fleet.round_comparison import BoardTruth
 from fedge.telemetry.store_records import RoundRow
 from fedge.types import Front, FrontPoint, Measurement, PowerMode, RoundReport
 

@@ -575,7 +575,7 @@ def _sweep_files() -> dict[str, bytes]:
         with open_journal(folder) as journal:
             journal.begin(plan, dict.fromkeys(plan.boards, rig.software))
             sweep = SweepRun(plan, dict.fromkeys(plan.boards, rig), journal)
-            while sweep.next_point() is not None:
+            while sweep.remaining_points:
                 sweep.run_next()
         return _read_files(folder)
 

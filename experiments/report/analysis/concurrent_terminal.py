@@ -200,15 +200,15 @@ def _describe_search(search: StrategySearch) -> Iterator[str]:
     if search.chosen is None:
         yield "  and would find no mode that meets the limits."
         return
-    gap = search.worth.gap
-    if not search.worth.solved:
+    worth = search.worth
+    if not worth.solved:
         quality = ", which does NOT meet the limits."
     elif search.chosen.batch_size is None:
-        quality = f": training steps {percent(gap.loss)} longer than the best choice's."
-    elif math.isnan(gap.loss):  # nothing is trained
-        quality = f": inference {percent(gap.excess)} longer than the best choice's."
+        quality = f": training steps {percent(worth.loss)} longer than the best choice's."
+    elif math.isnan(worth.loss):  # nothing is trained
+        quality = f": inference {percent(worth.excess)} longer than the best choice's."
     else:
-        quality = f": {percent(gap.loss)} less training than the best choice."
+        quality = f": {percent(worth.loss)} less training than the best choice."
     yield f"  and would choose {chosen}{quality}"
 
 

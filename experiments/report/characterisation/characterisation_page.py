@@ -25,11 +25,16 @@ from experiments.report.tables import Cell, Column, Table, build_table, number_c
 from fedge.atomic_files import write_text
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.findings import SweepFinding, describe_step
-from fedge.characterisation.point_knobs import KIND_NAMES, KNOB_TITLES, describe_point, format_knob_value
 from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.sweep_plan import KNOBS, SweepPoint
-from fedge.characterisation.sweep_store import SweepResult, to_write_error
-from fedge.characterisation.sweep_tables import FINDINGS_FILE
+from fedge.characterisation.sweep_plan import (
+    KIND_NAMES,
+    KNOB_TITLES,
+    KNOBS,
+    SweepPoint,
+    describe_point,
+    format_knob_value,
+)
+from fedge.characterisation.sweep_store import FINDINGS_FILE, SweepResult, to_write_error
 from fedge.characterisation.tuning_advice import TuningAdvice
 from fedge.telemetry import run_folder
 

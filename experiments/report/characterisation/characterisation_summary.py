@@ -16,11 +16,10 @@ from experiments.report.chart import to_json_value
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.findings import SweepFinding
 from fedge.characterisation.knob_effects import KnobEffect
-from fedge.characterisation.point_knobs import MODE_KNOBS, get_knob_value, kind_of_board
 from fedge.characterisation.point_measurement import PointMeasurement
 from fedge.characterisation.point_statistics import PointStats, PooledSetting, pool_repeats
-from fedge.characterisation.reliability import Variability
-from fedge.characterisation.sweep_plan import KNOBS, SweepPoint
+from fedge.characterisation.sweep_findings import Variability
+from fedge.characterisation.sweep_plan import KNOBS, MODE_KNOBS, SweepPoint, get_knob_value, kind_of_board
 from fedge.characterisation.sweep_store import SweepResult
 from fedge.characterisation.tuning_advice import TuningAdvice
 from fedge.errors import BadInput
@@ -222,8 +221,7 @@ def summarise_result(result: SweepResult) -> CharacterisationSummary:
     """
     from fedge.characterisation.knob_effects import compute_effects_from_first, compute_pooled_effects
     from fedge.characterisation.point_statistics import compute_point_stats, pool_repeats
-    from fedge.characterisation.reliability import add_repeat_notes, compute_variability
-    from fedge.characterisation.sweep_findings import compute_pooled_findings
+    from fedge.characterisation.sweep_findings import add_repeat_notes, compute_pooled_findings, compute_variability
     from fedge.characterisation.tuning_advice import compute_pooled_advice
 
     stats = add_repeat_notes([compute_point_stats(one, result.plan.course) for one in result.points])

@@ -23,8 +23,8 @@ from experiments.report.page import EMPTY, Section, render_badge, render_paragra
 from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
 from experiments.report.tables import Cell, Column, Table, build_table, percent_cell, text_cell, value_cell
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
-from fedge.characterisation.reliability import Variability
+from fedge.characterisation.sweep_findings import Variability
+from fedge.characterisation.sweep_plan import KIND_NAMES, describe_point
 from fedge.pareto import front_mask
 from fedge.types import Floats
 

@@ -19,8 +19,14 @@ from experiments.report.characterisation.characterisation_summary import (
 )
 from experiments.report.quantities import percent
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_knobs import CLOCK_KNOBS, KNOB_TITLES, MODE_KNOBS, describe_knob, format_knob_value
-from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_plan import (
+    CLOCK_KNOBS,
+    KNOB_TITLES,
+    MODE_KNOBS,
+    SweepPoint,
+    describe_knob,
+    format_knob_value,
+)
 
 KNOB_AXES = (
     *("workers", "prefetch", "pinned", "batch_size", "storage", "cache", "mode", *MODE_KNOBS),

@@ -10,12 +10,10 @@ from experiments.report.quantities import duration, energy, percent
 from experiments.report.tables import Column, Table, build_table, number_cell, text_cell, value_cell
 from fedge.characterisation import sweep_plan
 from fedge.characterisation.findings import describe_step, format_count
-from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
-from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_plan import KIND_NAMES, SweepPoint, describe_point
 from fedge.characterisation.sweep_prediction import EpochPrediction
 from fedge.characterisation.sweep_run import SweepListing, SweepOutcome
-from fedge.characterisation.sweep_store import JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
-from fedge.characterisation.sweep_tables import FINDINGS_FILE
+from fedge.characterisation.sweep_store import FINDINGS_FILE, JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
 from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
 

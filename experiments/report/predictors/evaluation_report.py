@@ -24,8 +24,13 @@ from experiments.report.predictors.mode_choice_report import (
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.tables import Table, build_table, print_lines, swatch_cell, text_cell, value_cell
 from fedge.pareto import front_mask
-from fedge.studies.prediction_cells import MARGIN_CONFIDENCE, CellResult, PredictionRow, PredictionTarget
-from fedge.studies.prediction_study import PredictionStudy
+from fedge.studies.prediction_study import (
+    MARGIN_CONFIDENCE,
+    CellResult,
+    PredictionRow,
+    PredictionStudy,
+    PredictionTarget,
+)
 from fedge.types import Floats, weakest_label
 
 if TYPE_CHECKING:

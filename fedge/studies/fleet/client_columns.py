@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,21 @@ from fedge.decisions.selection.basic_selectors import round_randomly
 from fedge.decisions.selection.oort import UNCERTAINTY, exploration_share
 from fedge.decisions.selection.selector_options import complete_options
 from fedge.devices.battery import J_PER_WH, Batteries
-from fedge.devices.board_kinds import TABLE_PREFIX, build_link
-from fedge.devices.emulated_board import WARM_UP_STEPS
+from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_link
+from fedge.devices.emulated_board import WARM_UP_STEPS, find_top_mode
 from fedge.devices.mode_surface import draw_deviations
 from fedge.errors import RunFailed
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, WorkloadSpec
+from fedge.experiment import (
+    EvaluationSpec,
+    Experiment,
+    FleetBoard,
+    FleetEntry,
+    MemorySpec,
+    PolicySpec,
+    StrategySpec,
+    WorkloadSpec,
+    list_boards,
+)
 from fedge.physics.model_fit import NOISE_POWER_SD, NOISE_TIME_SD, OFFSET_POWER_SD, OFFSET_TIME_SD
 from fedge.seeds import make_generator
 from fedge.studies.fleet.kind_table import (
@@ -34,9 +45,53 @@ from fedge.studies.fleet.kind_table import (
     compute_offset_sd,
     start_knowledge,
 )
-from fedge.studies.fleet.step_shares import STEP_SHARE_RANGE, TYPICAL_WORK_S
 from fedge.types import Floats
-from fedge.workloads import NullTask
+from fedge.workloads import NULL_SAMPLES, NULL_TASK, NullTask
+
+TYPICAL_WORK_S = 30.0
+STEP_SHARE_RANGE = (2.0 / 3.0, 4.0 / 3.0)
+"""A board's work at MAXN takes ``TYPICAL_WORK_S`` times a draw from this range: boards hold different amounts of data.
+
+The range is a default of the study; a wider one makes fleets less even and leaves more energy to save.
+"""
+AMPLE_MEMORY_MB = 1e9
+"""Enough memory for any step, so that the memory guard never changes a batch size."""
+
+
+def count_board_steps(experiment: Experiment, steps: int | None) -> dict[str, int]:
+    """Return every board's steps in a round: ``steps``, or as many as take about ``TYPICAL_WORK_S`` seconds at MAXN."""
+    if steps is not None:
+        return {board.name: steps for board in list_boards(experiment)}
+    return {board.name: _draw_steps(experiment, board) for board in list_boards(experiment)}
+
+
+def _draw_steps(experiment: Experiment, board: FleetBoard) -> int:
+    average = build_kind(board, experiment.workload).average
+    share = make_generator(experiment.seed, board.name, "steps").uniform(*STEP_SHARE_RANGE)
+    return max(1, round(share * TYPICAL_WORK_S / float(average.step_s[average.find_row(find_top_mode(average))])))
+
+
+def build_run_experiment(experiment: Experiment, policy: PolicySpec, seed: int, rounds: int) -> Experiment:
+    """Return the experiment of one run: its own fleet, policy and seed, no training, and ample memory.
+
+    The study counts the costs of the requested steps: a board that reduced them would be compared by other work.
+    """
+    workload = experiment.workload.model_copy(update={"task": NULL_TASK, "memory": MemorySpec(guard=False)})
+    fleet = tuple(entry.model_copy(update={"memory_mb": AMPLE_MEMORY_MB}) for entry in experiment.fleet)
+    data = experiment.data.model_copy(update={"partition": "iid", "samples": None})
+    changes = {"policy": policy, "seed": seed, "rounds": rounds, "fleet": fleet, "workload": workload, "data": data}
+    changes |= {"strategy": StrategySpec(), "mods": (), "evaluation": EvaluationSpec()}
+    return experiment.model_copy(update=changes)
+
+
+def build_board_experiment(experiment: Experiment, board: FleetBoard, steps: int) -> Experiment:
+    """Return the experiment as one board receives it, so that its share comes to ``steps`` steps."""
+    count = len(list_boards(experiment))
+    samples = NULL_SAMPLES // count + (board.index < NULL_SAMPLES % count)
+    batches = math.ceil(samples / experiment.workload.batch_size)
+    workload = experiment.workload.model_copy(update={"local_epochs": steps / batches})
+    return experiment.model_copy(update={"workload": workload})
+
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
@@ -107,16 +162,65 @@ class FleetColumns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ClientOffsets:
+    """Expected log offsets of c clients from their kinds, and the standard deviation of that of time."""
+
+    time: Floats
+    power: Floats
+    time_sd: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientRecord:
+    """What clients have measured; arrays have one element per client.
+
+    Attributes:
+        log_s: Sum of log ratios of measured to predicted step time; ``log_w`` that of power.
+        measured: Number of these ratios.
+        tried: Bits of the kind's known modes that the client worked in.
+        explored: Number of these modes.
+    """
+
+    log_s: Floats
+    log_w: Floats
+    measured: Counts
+    tried: NDArray[np.uint64]
+    explored: Counts
+
+    def select(self, clients: Rows) -> ClientRecord:
+        return ClientRecord(*(values[clients] for values in self._columns()))
+
+    def replace(self, clients: Rows, own: ClientRecord) -> ClientRecord:
+        """Return the records with those of ``clients`` replaced."""
+        pairs = zip(self._columns(), own._columns(), strict=True)
+        return ClientRecord(*(replace_rows(values, clients, new) for values, new in pairs))
+
+    def _columns(self) -> list[NDArray[Any]]:
+        return [getattr(self, one.name) for one in dataclasses.fields(self)]
+
+    def estimate_offsets(self) -> ClientOffsets:
+        """Return the posterior of clients' offsets, from a normal prior with the spread of boards of a kind."""
+        return ClientOffsets(
+            compute_offset(self.log_s, self.measured, OFFSET_TIME_SD, NOISE_TIME_SD),
+            compute_offset(self.log_w, self.measured, OFFSET_POWER_SD, NOISE_POWER_SD),
+            compute_offset_sd(self.measured, OFFSET_TIME_SD, NOISE_TIME_SD),
+        )
+
+
+def replace_rows(values: NDArray[Any], rows: Rows, new: Any) -> NDArray[Any]:
+    """Return a copy of an array with the values at these rows replaced."""
+    copy = values.copy()
+    copy[rows] = new
+    return copy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ColumnState:
     """The state between two rounds; arrays have one element per client and are not modified.
 
     Attributes:
         clock_s: Simulated time.
         knowledge: What each kind has learnt.
-        log_s: Sum of log ratios of measured to predicted step time; ``log_w`` that of power.
-        measured: Number of these ratios.
-        tried: Bits of the kind's known modes that the client worked in.
-        explored: Number of these modes.
         last_round: The last round that the client took part in; 0 for none.
         busy_s: Seconds of that round.
         left_j: Charge of the battery in joules; infinite on mains.
@@ -126,11 +230,7 @@ class ColumnState:
 
     clock_s: float
     knowledge: tuple[KindKnowledge, ...]
-    log_s: Floats
-    log_w: Floats
-    measured: Counts
-    tried: NDArray[np.uint64]
-    explored: Counts
+    record: ClientRecord
     last_round: Counts
     busy_s: Floats
     left_j: Floats
@@ -138,51 +238,25 @@ class ColumnState:
     switch_s: Floats
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientOffsets:
-    """Expected log offsets of c clients from their kinds, and the standard deviation of that of time."""
-
-    time: Floats
-    power: Floats
-    time_sd: Floats
-
-
-def estimate_offsets(log_s: Floats, log_w: Floats, measured: Counts) -> ClientOffsets:
-    """Return the posterior of clients' offsets, from a normal prior with the spread of boards of a kind."""
-    return ClientOffsets(
-        compute_offset(log_s, measured, OFFSET_TIME_SD, NOISE_TIME_SD),
-        compute_offset(log_w, measured, OFFSET_POWER_SD, NOISE_POWER_SD),
-        compute_offset_sd(measured, OFFSET_TIME_SD, NOISE_TIME_SD),
-    )
-
-
 def build_fleet_columns(experiment: Experiment, steps: int | None) -> FleetColumns:
-    """Build the columns of an experiment's fleet.
-
-    Args:
-        experiment: The experiment; ``check_columns`` of ``column_study`` says which fields are used.
-        steps: Steps of every client per round; None for about ``TYPICAL_WORK_S`` at MAXN, as in ``count_board_steps``.
-    """
-    kinds = dict[tuple[object, ...], KindTable]()
-    columns: dict[str, list[Floats]] = {name: [] for name in ("steps", "log_time", "log_power")}
-    kind_of = []
+    """Build the columns of an experiment's fleet; ``steps`` as in ``count_board_steps``."""
+    kinds, kind_of, drawn = dict[tuple[object, ...], KindTable](), list[int](), list[dict[str, Floats]]()
     for place, entry in enumerate(experiment.fleet):
         key = entry.device, entry.truth, entry.cost, entry.references
         if key not in kinds:
             board = FleetBoard(name=entry.name or entry.device, index=place, entry=entry)
             kinds[key] = build_kind_table(experiment, board)
         kind_of.append(list(kinds).index(key))
-        for name, values in _draw_entry(
-            entry, kinds[key], steps, make_generator(experiment.seed, place, entry.device, "columns")
-        ).items():
-            columns[name].append(values)
+        rng = make_generator(experiment.seed, place, entry.device, "columns")
+        drawn.append(_draw_entry(entry, kinds[key], steps, rng))
+    terms = [_list_entry_terms(entry, experiment.workload) for entry in experiment.fleet]
     return FleetColumns(
         tuple(entry.name or entry.device for entry in experiment.fleet),
         kinds=tuple(kinds.values()),
         kind_of=np.array(kind_of, dtype=np.intp),
         entry=np.repeat(np.arange(len(kind_of)), [entry.count for entry in experiment.fleet]),
-        **{name: np.concatenate(values) for name, values in columns.items()},
-        **{name: np.array(values) for name, values in _list_entry_terms(experiment.fleet, experiment.workload).items()},
+        **{name: np.concatenate([own[name] for own in drawn]) for name in drawn[0]},
+        **{name: np.array([own[name] for own in terms]) for name in terms[0]},
     )
 
 
@@ -198,36 +272,30 @@ def _draw_entry(entry: FleetEntry, kind: KindTable, steps: int | None, rng: np.r
     }
 
 
-def _list_entry_terms(entries: tuple[FleetEntry, ...], workload: WorkloadSpec) -> dict[str, list[float]]:
-    nothing = sum(array.nbytes for array in NullTask().initial_arrays(0).values())
-    sizes = [count_priced_bytes(entry, workload) for entry in entries]
-    links = [
-        build_link(entry.link).transfer(*[nothing if size is None else size] * 2)
-        for entry, size in zip(entries, sizes, strict=True)
-    ]
-    periods = [
-        (a.on_s, a.off_s) if (a := entry.availability) is not None and a.on_s and a.off_s else (math.inf, 0.0)
-        for entry in entries
-    ]
-    batteries = [entry.battery for entry in entries]
-    capacities = [math.inf if battery is None else battery.capacity_wh * J_PER_WH for battery in batteries]
-    pairs = list(zip(batteries, capacities, strict=True))
+def _list_entry_terms(entry: FleetEntry, workload: WorkloadSpec) -> dict[str, float]:
+    size = count_priced_bytes(entry, workload)
+    if size is None:
+        size = sum(array.nbytes for array in NullTask().initial_arrays(0).values())
+    link, battery, periods = build_link(entry.link).transfer(size, size), entry.battery, entry.availability
+    on_s, off_s = (None, None) if periods is None else (periods.on_s, periods.off_s)
+    size_j = math.inf if battery is None else battery.capacity_wh * J_PER_WH
     return {
-        "down_s": [link.down_s for link in links],
-        "up_s": [link.up_s for link in links],
-        "radio_w": [entry.link.radio_w for entry in entries],
-        "on_s": [on_s or math.inf for on_s, _ in periods],
-        "off_s": [off_s or 0.0 for _, off_s in periods],
-        "capacity_j": capacities,
-        "floor_j": [0.0 if battery is None else battery.floor * size_j for battery, size_j in pairs],
-        "charging_w": [0.0 if battery is None else battery.charging_w for battery in batteries],
-        "start_j": [math.inf if battery is None else battery.charge * size_j for battery, size_j in pairs],
+        "down_s": link.down_s,
+        "up_s": link.up_s,
+        "radio_w": entry.link.radio_w,
+        "on_s": on_s if on_s and off_s else math.inf,
+        "off_s": off_s if on_s and off_s else 0.0,
+        "capacity_j": size_j,
+        "floor_j": 0.0 if battery is None else battery.floor * size_j,
+        "charging_w": 0.0 if battery is None else battery.charging_w,
+        "start_j": math.inf if battery is None else battery.charge * size_j,
     }
 
 
 def start_state(columns: FleetColumns, seed: int) -> ColumnState:
     """Return the state before the first round; availability starts in its stationary state."""
     n, rng = len(columns), make_generator(seed, "availability", "columns")
+    none = np.zeros(n, dtype=np.int64)
     on_s, off_s = columns.on_s[columns.entry], columns.off_s[columns.entry]
     on, switch_s = np.ones(n, dtype=np.bool_), np.full(n, np.inf)
     changing = np.flatnonzero(np.isfinite(on_s))
@@ -236,12 +304,8 @@ def start_state(columns: FleetColumns, seed: int) -> ColumnState:
     return ColumnState(
         0.0,
         knowledge=tuple(start_knowledge(kind) for kind in columns.kinds),
-        log_s=np.zeros(n),
-        log_w=np.zeros(n),
-        measured=np.zeros(n, dtype=np.int64),
-        tried=np.zeros(n, dtype=np.uint64),
-        explored=np.zeros(n, dtype=np.int64),
-        last_round=np.zeros(n, dtype=np.int64),
+        record=ClientRecord(np.zeros(n), np.zeros(n), none, np.zeros(n, dtype=np.uint64), none),
+        last_round=none,
         busy_s=np.zeros(n),
         left_j=columns.start_j[columns.entry],
         on=on,

@@ -24,7 +24,7 @@ from fedge.devices.emulated_board import (
 )
 from fedge.experiment import Experiment, PolicySpec
 from fedge.physics.model_fit import OFFSET_TIME_SD
-from fedge.studies.fleet.client_columns import ClientOffsets, ColumnState, Counts, FleetColumns, estimate_offsets
+from fedge.studies.fleet.client_columns import ClientOffsets, ClientRecord, ColumnState, FleetColumns
 from fedge.studies.fleet.kind_table import (
     MAX_KNOWN_MODES,
     KindKnowledge,
@@ -63,7 +63,7 @@ class RunningWork:
     Attributes:
         clients: The clients, ascending.
         left: Steps left.
-        log_s: The clients' columns of ``ColumnState``, as the five that follow.
+        record: What the clients have measured.
         work_s: Seconds of work as measured; ``work_j`` its joules.
         true_s: Seconds of work without noise; ``true_j`` its joules.
         mode: Candidate of the last part; -1 before the first.
@@ -73,11 +73,7 @@ class RunningWork:
     clients: Rows
     rng: np.random.Generator
     left: Floats
-    log_s: Floats
-    log_w: Floats
-    measured: Counts
-    tried: NDArray[np.uint64]
-    explored: Counts
+    record: ClientRecord
     work_s: Floats
     work_j: Floats
     true_s: Floats
@@ -86,7 +82,7 @@ class RunningWork:
 
     def estimate_offsets(self, places: Rows) -> ClientOffsets:
         """Return the expected offsets of the clients at ``places``."""
-        return estimate_offsets(self.log_s[places], self.log_w[places], self.measured[places])
+        return self.record.select(places).estimate_offsets()
 
 
 def start_work(columns: FleetColumns, state: ColumnState, clients: Rows, rng: np.random.Generator) -> RunningWork:
@@ -97,11 +93,7 @@ def start_work(columns: FleetColumns, state: ColumnState, clients: Rows, rng: np
         clients,
         rng,
         left=columns.steps[clients],
-        log_s=state.log_s[clients],
-        log_w=state.log_w[clients],
-        measured=state.measured[clients],
-        tried=state.tried[clients],
-        explored=state.explored[clients],
+        record=state.record.select(clients),
         work_s=none.copy(),
         work_j=none.copy(),
         true_s=none.copy(),
@@ -112,12 +104,7 @@ def start_work(columns: FleetColumns, state: ColumnState, clients: Rows, rng: np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KindGoal:
-    """The goal of a round.
-
-    Attributes:
-        planned_s: The planned deadline in seconds; None if there is none.
-        own_s: The user's deadline in seconds; None if there is none.
-    """
+    """The goal of a round: the planned deadline in seconds, and the user's own; None if there is none."""
 
     experiment: Experiment
     number: int
@@ -130,12 +117,10 @@ class KindGoal:
         return choice_margin_z(self.experiment.policy)
 
     def room_s(self, link_s: Floats, factor: float, slack: Floats | float) -> Floats:
-        """Return the seconds for work, shape of ``link_s``.
+        """Return the seconds for work beside transfers of ``link_s``, shape of ``link_s``.
 
-        Args:
-            link_s: Seconds of the clients' transfers.
-            factor: Factor of the work's time in a deadline that was planned from the prior.
-            slack: Share by which probes extend a planned round.
+        ``factor`` scales the work's time in a deadline that was planned from the prior; probes extend a planned round
+        by the share ``slack``.
         """
         planned_s = math.inf if self.planned_s is None else self.planned_s
         end_s = (link_s + (planned_s - link_s) * factor) * (1.0 + slack)
@@ -221,7 +206,7 @@ class KindRound:
         if not new and len(probers) > MAX_PROBERS:
             # Clients that have begun go on, so that few change their mode; then those measured least.
             chance = work.rng.random(len(probers))
-            probers = probers[np.lexsort((chance, work.measured[probers], -done[able]))[:MAX_PROBERS]]
+            probers = probers[np.lexsort((chance, work.record.measured[probers], -done[able]))[:MAX_PROBERS]]
         if not len(probers):
             return False
         self._run_part(probers, np.full(len(probers), row), np.full(len(probers), steps))
@@ -294,15 +279,15 @@ class KindRound:
 
     def _update_clients(self, places: Rows, rows: Rows, log_s: Floats, log_w: Floats) -> None:
         """Add the clients' measurements to their offsets and their record of modes."""
-        work, predictions, limit = self.work, self.known.predictions, MAX_OFFSET_LOG
-        work.log_s[places] += np.clip(log_s - np.log(predictions.step_s[rows]), -limit, limit)
-        work.log_w[places] += np.clip(log_w - np.log(predictions.power_w[rows]), -limit, limit)
-        work.measured[places] += 1
+        record, predictions, limit = self.work.record, self.known.predictions, MAX_OFFSET_LOG
+        record.log_s[places] += np.clip(log_s - np.log(predictions.step_s[rows]), -limit, limit)
+        record.log_w[places] += np.clip(log_w - np.log(predictions.power_w[rows]), -limit, limit)
+        record.measured[places] += 1
         order = np.zeros(len(predictions.step_s), dtype=np.uint64)
         order[self.known.rows] = np.minimum(np.arange(len(self.known.rows)), MAX_KNOWN_MODES)
         bits = np.left_shift(np.uint64(1), order[rows])
-        work.explored[places] += (work.tried[places] & bits) == 0
-        work.tried[places] |= bits
+        record.explored[places] += (record.tried[places] & bits) == 0
+        record.tried[places] |= bits
 
 
 def _measure(step_s: Floats, power_w: Floats, steps: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:

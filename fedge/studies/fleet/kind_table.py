@@ -305,7 +305,6 @@ class WorkRoom:
     switch_w: float
 
     def select(self, mask: NDArray[np.bool_]) -> WorkRoom:
-        """Return the clients for which ``mask`` is True."""
         return WorkRoom(self.steps[mask], self.left_s[mask], self.switch_s[mask], self.switch_w)
 
 
@@ -414,11 +413,7 @@ def compute_offset_sd(count: NDArray[np.int64], prior_sd: float, noise_sd: float
 def compute_offset(log_sum: Floats, count: NDArray[np.int64], prior_sd: float, noise_sd: float) -> Floats:
     """Return the posterior mean of a client's offset: log ratios of measured to predicted, shrunk towards 0.
 
-    Args:
-        log_sum: Sum of a client's log ratios, shape (c,).
-        count: Number of them, shape (c,).
-        prior_sd: Spread of the offsets within a kind, log units.
-        noise_sd: Noise of one measurement, log units.
+    ``log_sum`` and ``count`` have the shape (c,); ``prior_sd`` is the spread of the offsets within a kind.
     """
     values: Floats = log_sum / (count + math.pow(noise_sd / prior_sd, 2))
     return values

@@ -51,7 +51,6 @@ class ConcurrentPlanOptions:
     """The request of a plan.
 
     Attributes:
-        max_power_w: The power budget in watts.
         strategy: Name of the strategy whose profiling is shown, or ``NO_STRATEGY``.
     """
 
@@ -85,7 +84,6 @@ class InterleavingAdvice:
 
     @property
     def best(self) -> ServingOption | None:
-        """The best option by the formulas."""
         return self.first or self.choice
 
     @property
@@ -106,40 +104,31 @@ def advise_interleaving(options: ConcurrentPlanOptions) -> InterleavingAdvice:
         registry.load_named("--strategy", options.strategy, STRATEGIES)
     source = load_job_tables(options.jobs)
     jobs = build_serving_jobs(source, options.jobs)
-    search = _run_strategy(options, source)
     choices = serving_planner.enumerate_choices(jobs)
     order = choices.rank_places(options.max_power_w)
+    advice = InterleavingAdvice(options, tables=source, jobs=jobs, search=_run_strategy(options, source))
     if not order:
-        moves = tuple(serving_planner.find_nearest_limits(jobs, options.max_power_w))
-        return InterleavingAdvice(options, tables=source, jobs=jobs, search=search, moves=moves)
-    return _build_advice(options, source=source, choices=choices, order=order, search=search)
+        return replace(advice, moves=tuple(serving_planner.find_nearest_limits(jobs, options.max_power_w)))
+    return _add_choice(advice, choices, order)
 
 
-def _build_advice(
-    options: ConcurrentPlanOptions,
-    source: JobTables,
-    choices: ServingChoices,
-    order: Sequence[int],
-    search: StrategySearch | None,
-) -> InterleavingAdvice:
-    jobs, first = choices.jobs, choices.build_option(order[0])
+def _add_choice(advice: InterleavingAdvice, choices: ServingChoices, order: Sequence[int]) -> InterleavingAdvice:
+    """Add the first of the choices, best first, that holds in a simulation, and those near it."""
+    options, jobs, first = advice.options, advice.jobs, choices.build_option(order[0])
     arrivals = [
         build_arrivals(options.arrivals, service.rate_hz, options.seed + i) for i, service in enumerate(jobs.services)
     ]
     simulation = find_holding_choice(choices, order, arrivals)
     choice = first if simulation is None else simulation.option
-    return InterleavingAdvice(
-        options,
-        tables=source,
-        jobs=jobs,
+    return replace(
+        advice,
         choice=choice,
         first=None if choice == first else first,
         simulation=simulation,
         limits=tuple(serving_planner.find_binding_limits(jobs, options.max_power_w, first)),
         runners_up=tuple(option for option in serving_planner.list_runners_up(choices, order) if option != choice),
         neighbours=tuple(serving_planner.vary_limits(jobs, options.max_power_w)),
-        search=search,
-        doubtful=tuple(list_implausible_rows(_select_given_tables(source, choice), choice.mode)),
+        doubtful=tuple(list_implausible_rows(_select_given_tables(advice.tables, choice), choice.mode)),
     )
 
 
@@ -225,7 +214,7 @@ def _search_to_dict(search: StrategySearch | None) -> Mapping[str, Any] | None:
     if search is None:
         return None
     worth = search.worth
-    percent = {"loss": worth.gap.loss, "excess": worth.gap.excess}
+    percent = {"loss": worth.loss, "excess": worth.excess}
     return {
         "name": search.strategy,
         "modes": len(search.trials),
@@ -254,16 +243,7 @@ class SimulatedService:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLatencies:
-    """Figures of a service's requests.
-
-    Attributes:
-        p50_s: Median latency in seconds.
-        p95_s: 95th percentile of the latency in seconds.
-        p99_s: 99th percentile of the latency in seconds.
-        worst_s: Largest latency in seconds.
-        mean_batch: Mean batch size.
-        busy: Share of the time spent serving.
-    """
+    """Figures of a service's requests: percentiles of the latency, mean batch size, share of the time spent serving."""
 
     name: str
     requests: int
@@ -440,7 +420,6 @@ def find_holding_choice(
 def list_simulated_services(
     jobs: ServingJobs, option: ServingOption, arrivals: Sequence[Arrivals]
 ) -> list[SimulatedService]:
-    """Return the services to simulate for a choice."""
     services = zip(jobs.services, option.batch_sizes, arrivals, option.infer_s, strict=True)
     return [
         SimulatedService(one.name, batch_size=size, latency_s=one.latency_s, arrivals=come, infer_s=infer_s)

@@ -65,11 +65,8 @@ def read_job_tables(options: JobTableOptions) -> tuple[list[ProfileTable], list[
     if not options.train_tables and not options.infer_tables:
         raise BadInput("--train-table, --infer-table", "no table", "a training table, an inference table or both")
     if options.workload is not None and len(options.train_tables) + len(options.infer_tables) > 1:
-        raise BadInput(
-            "--workload",
-            f"{len(options.train_tables) + len(options.infer_tables)} tables",
-            "one table: names come from paths",
-        )
+        got = f"{len(options.train_tables) + len(options.infer_tables)} tables"
+        raise BadInput("--workload", got, "one table: names come from paths")
     for option, paths in (("--train-table", options.train_tables), ("--infer-table", options.infer_tables)):
         if len({path.resolve() for path in paths}) < len(paths):
             raise BadInput(option, "the same table twice", "each table once")
@@ -151,7 +148,6 @@ class JobTables:
     is_given: bool
 
     def build_pair(self, service: int = 0) -> JobPair:
-        """Return the training job with one of the services."""
         return build_pair(self.train, self.infer[service] if self.infer else ())
 
 
@@ -161,11 +157,8 @@ def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
     Raises:
         BadInput: If options contradict each other, or a latency or rate is missing.
     """
-    has_tables, has_names = (
-        bool(options.train_table or options.infer_tables),
-        bool(options.train_workload or options.infer_workloads),
-    )
-    if has_tables and has_names:
+    has_tables = bool(options.train_table or options.infer_tables)
+    if has_tables and (options.train_workload or options.infer_workloads):
         right = "tables alone (--train-table, --infer-table), or --board with names of workloads alone"
         raise BadInput("--train-workload, --infer-workload", "names beside tables", right)
     source = _read_given(options) if has_tables else _price_workloads(options)
@@ -235,17 +228,13 @@ def name_services(source: JobTables) -> list[str]:
 
 
 def _read_given(options: ConcurrentJobOptions) -> JobTables:
-    train: ProfileTable | None = None
-    if options.train_table is not None:
-        tables = JobTableOptions((options.train_table,), board=options.board, batch_size=options.batch_size)
-        train = read_job_tables(tables)[0][0]
-    # Read one by one, because one service may be listed twice with different rates.
-    read_infer = (
-        read_job_tables(JobTableOptions(infer_tables=(path,), board=options.board)) for path in options.infer_tables
-    )
-    inference = tuple(tables[0] for _, tables in read_infer)
-    check_same_board(train, [table for tables in inference for table in tables])
-    every = [table for tables in ([] if train is None else [[train]]) + list(map(list, inference)) for table in tables]
+    given = JobTableOptions(board=options.board, batch_size=options.batch_size)
+    train = None if options.train_table is None else _read_training_table(options.train_table, given)
+    # One service may be listed twice with different rates.
+    inference = tuple(_read_inference_tables(path, given) for path in options.infer_tables)
+    flat = [table for tables in inference for table in tables]
+    check_same_board(train, flat)
+    every = [*([] if train is None else [train]), *flat]
     about = tuple(dict.fromkeys(f"{table.label}: {table.path}" for table in every))
     return JobTables(train, inference, about, weakest_label(table.label for table in every), is_given=True)
 

@@ -69,13 +69,8 @@ class ServingOption:
 
     Attributes:
         steps: Training steps in ``window_s``: a whole number with one service, a mean with several, 0 without services.
-        steps_per_s: Training steps per second.
         window_s: The longest window in seconds; 0 for training alone.
-        power_w: Power in watts.
-        train_s: Seconds per training step.
-        train_w: Watts while training.
         infer_s: Seconds of a full batch of each service.
-        infer_w: Watts while serving each service.
         latency_s: The longest latency in seconds with evenly spaced arrivals.
         share: Share of the time that serving takes.
     """
@@ -144,7 +139,6 @@ class ServingChoices:
         return -first, self.choices.infer_s, self.choices.power_w
 
     def build_option(self, place: int) -> ServingOption:
-        """Return the choice at a place."""
         jobs, (c, row) = self.jobs, divmod(place, len(self.jobs.modes))
         at = list(zip(jobs.services, self.choices.places[c], strict=True))
         sizes = tuple(service.batch_sizes[p] for service, p in at)
@@ -264,7 +258,6 @@ def _change_limits(jobs: ServingJobs, power_w: float, factor: float) -> Iterator
 
 
 def scale_rates(jobs: ServingJobs, factor: float) -> ServingJobs:
-    """Return the jobs with all request rates multiplied by ``factor``."""
     return replace(jobs, services=tuple(replace(one, rate_hz=one.rate_hz * factor) for one in jobs.services))
 
 
@@ -367,12 +360,7 @@ class ServiceCombinations:
 def evaluate_combinations(
     demands: Sequence[MeasuredServiceDemand], train_s: Floats | None = None, train_w: Floats | None = None
 ) -> ServiceCombinations:
-    """Evaluate every combination of batch sizes.
-
-    Args:
-        demands: The services.
-        train_s: Seconds per training step, shape (n,); None without training.
-        train_w: Power of training in watts, shape (n,); None without training.
+    """Evaluate every combination of batch sizes, beside training with these times and powers, shape (n,), or alone.
 
     Raises:
         BadInput: If there is no service or more than ``MAX_SERVICES``.

@@ -150,11 +150,10 @@ def score_answer(problem: ServingProblem, pair: JobPair, choice: Trial | None, t
     _check_choice(problem, pair, choice)
     seen = measure_from_table(pair)(choice)
     batch = None if choice.batch is None else pair.batch_sizes[choice.batch]
-    breach = _compute_breach(problem, batch, seen)
+    score = _add_breach(ProblemScore(top is not None, answered=True, tried=tried), problem, batch, seen)
     if top is None or not holds_limits(problem, batch, seen):
-        return ProblemScore(top is not None, answered=True, tried=tried, breach=breach)
-    gap = _compute_gap(problem, batch, seen, top)
-    return ProblemScore(solvable=True, answered=True, tried=tried, solved=True, gap=gap, breach=breach)
+        return score
+    return _add_gap(replace(score, solved=True), problem, batch, seen, top=top)
 
 
 def _check_choice(problem: ServingProblem, pair: JobPair, choice: Trial) -> None:
@@ -164,27 +163,28 @@ def _check_choice(problem: ServingProblem, pair: JobPair, choice: Trial) -> None
         raise ValueError(f"answered {choice}: a row of {len(pair.modes)} and a place of {places} batch sizes")
 
 
-def _compute_breach(problem: ServingProblem, batch: int | None, seen: TrialReading) -> LimitBreach:
+def _add_breach(score: ProblemScore, problem: ServingProblem, batch: int | None, seen: TrialReading) -> ProblemScore:
     over_w = max(0.0, seen.power_w - problem.power_w)
-    over = over_w / problem.power_w
+    score = replace(score, over_w=over_w, over=over_w / problem.power_w)
     if batch is None or problem.latency_s is None or problem.rate_hz is None:
-        return LimitBreach(over_w, over)
+        return score
     latency = (batch / problem.rate_hz + seen.infer_s) / problem.latency_s - 1.0
     behind = seen.infer_s * problem.rate_hz / batch - 1.0
-    return LimitBreach(over_w, over, max(0.0, latency, behind), keeps_up=behind <= 0.0)
+    return replace(score, late=max(0.0, latency, behind), keeps_up=behind <= 0.0)
 
 
-def _compute_gap(problem: ServingProblem, batch: int | None, seen: TrialReading, top: ProblemOptimum) -> OptimalityGap:
-    """Return loss and excess of a solved problem."""
+def _add_gap(
+    score: ProblemScore, problem: ServingProblem, batch: int | None, seen: TrialReading, *, top: ProblemOptimum
+) -> ProblemScore:
+    """Add loss and excess of a solved problem."""
     if batch is None or problem.rate_hz is None:
         longer = max(1.0, seen.train_s * top.steps)  # the best one's own product may round to less
-        return OptimalityGap(longer - 1.0, 1.0 - 1.0 / longer)
-    excess = seen.infer_s / top.infer_s - 1.0
+        return replace(score, loss=longer - 1.0, rate_loss=1.0 - 1.0 / longer)
+    score = replace(score, excess=seen.infer_s / top.infer_s - 1.0)
     if problem.family == "infer" or top.steps == 0:
-        return OptimalityGap(excess=excess)
-    window_s = batch / problem.rate_hz
-    steps = count_steps_per_window(problem, batch, seen)
-    return OptimalityGap(1.0 - steps / top.steps, 1.0 - steps / window_s / top.steps_per_s, excess)
+        return score
+    steps, window_s = count_steps_per_window(problem, batch, seen), batch / problem.rate_hz
+    return replace(score, loss=1.0 - steps / top.steps, rate_loss=1.0 - steps / window_s / top.steps_per_s)
 
 
 DEFAULT_PROBLEM_SET = "default"
@@ -234,12 +234,10 @@ def build_strategy_jobs(options: StrategyStudyOptions) -> list[StrategyJob]:
 
 
 def _parse_strategies(text: str) -> tuple[str, ...]:
-    names = [word.strip() for word in text.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise BadInput("--strategies", repr(text), "names of strategies, separated by commas, each once")
+    names = registry.split_names("--strategies", text, "names of strategies, separated by commas")
     for name in names:
         registry.load_named("--strategies", name, STRATEGIES)
-    return tuple(names)
+    return names
 
 
 def _build_cases(options: StrategyStudyOptions, given: tuple[ServingProblem, ...] | None) -> list[StrategyCase]:
@@ -300,31 +298,27 @@ LATENCY_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class OptimalityGap:
-    """Distance of a solved problem's answer from the best one, as shares; nan if not applicable.
+class ProblemScore:
+    """One problem's answer compared with the best one.
 
     Attributes:
-        loss: Loss of training steps.
-        rate_loss: Loss of training steps per second.
-        excess: Excess of the inference time.
-    """
-
-    loss: float = math.nan
-    rate_loss: float = math.nan
-    excess: float = math.nan
-
-
-@dataclass(frozen=True, slots=True)
-class LimitBreach:
-    """By how much an answer exceeds its limits; 0 if it keeps them.
-
-    Attributes:
-        over_w: Excess of power in watts.
-        over: Excess of power as a share of the limit.
+        tried: Number of trials; ``power_modes`` counts the power modes among them, whatever the batch size.
+        loss: Share of training steps lost by a solved problem's answer; nan if not applicable, as the next two.
+        rate_loss: Share of training steps per second lost.
+        excess: Excess of the inference time, as a share.
+        over_w: Excess of an answer's power over its limit in watts; ``over`` as a share of the limit.
         late: Share by which the latency budget, or the service rate, is exceeded.
         keeps_up: Whether the queue stays bounded.
     """
 
+    solvable: bool
+    answered: bool
+    tried: int
+    power_modes: int = 0
+    solved: bool = False
+    loss: float = math.nan
+    rate_loss: float = math.nan
+    excess: float = math.nan
     over_w: float = 0.0
     over: float = 0.0
     late: float = 0.0
@@ -339,22 +333,6 @@ class LimitBreach:
     def is_violation(self) -> bool:
         """Whether a limit is exceeded by more than its tolerance."""
         return self.over_w > POWER_TOLERANCE_W or self.is_late
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemScore:
-    """One problem's answer compared with the best one; ``gap`` of solved problems only, ``breach`` of any answer.
-
-    ``tried`` counts trials, ``power_modes`` the power modes among them, whatever the batch size.
-    """
-
-    solvable: bool
-    answered: bool
-    tried: int
-    power_modes: int = 0
-    solved: bool = False
-    gap: OptimalityGap = OptimalityGap()
-    breach: LimitBreach = LimitBreach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,15 +390,15 @@ def summarize_scores(blank: StrategyRow, accounts: Sequence[ProblemScore], secon
     answers = [account for account in accounts if account.answered]
     solved = sum(account.solved for account in solvable)
     trains, infers = blank.family != "infer", blank.family != "train"
-    losses = _drop_nan(account.gap.loss for account in solvable if trains)
-    rate_losses = _drop_nan(account.gap.rate_loss for account in solvable if trains)
-    excesses = _drop_nan(account.gap.excess for account in solvable if infers)
+    losses = _drop_nan(account.loss for account in solvable if trains)
+    rate_losses = _drop_nan(account.rate_loss for account in solvable if trains)
+    excesses = _drop_nan(account.excess for account in solvable if infers)
     tried = [account.tried for account in accounts]
     return replace(
         blank,
         solvable=len(solvable),
         solved=solved,
-        violations=_share_percent([account.breach.is_violation for account in answers]),
+        violations=_share_percent([account.is_violation for account in answers]),
         loss_mean=_average_percent(statistics.fmean, losses),
         loss_median=_average_percent(statistics.median, losses),
         excess_mean=_average_percent(statistics.fmean, excesses),
@@ -434,9 +412,9 @@ def summarize_scores(blank: StrategyRow, accounts: Sequence[ProblemScore], secon
         problems=len(accounts),
         solved_share=PERCENT * solved / len(solvable) if solvable else None,
         answers=len(answers),
-        power_over_1w=_share_percent([account.breach.over_w > POWER_TOLERANCE_W for account in answers]),
-        latency_over_1pct=_share_percent([account.breach.is_late for account in answers]),
-        worst_over=PERCENT * max((max(a.breach.over, a.breach.late) for a in answers), default=0.0),
+        power_over_1w=_share_percent([account.over_w > POWER_TOLERANCE_W for account in answers]),
+        latency_over_1pct=_share_percent([account.is_late for account in answers]),
+        worst_over=PERCENT * max((max(a.over, a.late) for a in answers), default=0.0),
         seconds=seconds,
     )
 

@@ -31,7 +31,15 @@ NONE = SensorTrace(*(np.zeros(0) for _ in range(7)))
 PLAN = CharacterisationPlan(
     "made-up",
     ("agx-xavier-1",),
-    {NAME: WorkloadPlan(NAME, "resnet50", (3, 224, 224), 10, Images(640, 800, 600, kb=160.0))},
+    {
+        NAME: WorkloadPlan(
+            name=NAME,
+            model="resnet50",
+            input=(3, 224, 224),
+            classes=10,
+            images=Images(count=640, width=800, height=600, kb=160.0),
+        )
+    },
     PLANS,
     MeasurementSchedule(epochs=1, discard=0),
     (),

@@ -46,7 +46,7 @@ def rig(monkeypatch):
     fake = FakeRig()
     monkeypatch.setattr(sweep_run, "_build_rig", lambda plan, board, folder: fake)
     monkeypatch.setattr("experiments.report.characterisation.characterisation_page.write_report", nothing_found)
-    monkeypatch.setattr("fedge.characterisation.sweep_tables.write_tables", lambda result: [])
+    monkeypatch.setattr("fedge.characterisation.sweep_store.write_tables", lambda result: [])
     return fake
 
 

@@ -16,8 +16,7 @@ from contracts.shown import shown_text
 from experiments.cli.predict_commands import evaluate_predictors
 from experiments.report.predictors.evaluation_report import print_evaluation
 from fedge.errors import BadInput, FedgeError
-from fedge.studies.prediction_cells import PredictionRow
-from fedge.studies.prediction_study import PredictionStudyOptions, build_prediction_study
+from fedge.studies.prediction_study import PredictionRow, PredictionStudyOptions, build_prediction_study
 
 PLUG_INS = """
 import numpy as np

@@ -32,14 +32,22 @@ from fedge.devices import catalogue
 from fedge.errors import BadInput, UnknownName
 from fedge.types import PowerMode
 
-FILES = WorkloadPlan("files", "digits-cnn", (3, 32, 32), 10, Images(640, 400, 300))
-MEMORY = WorkloadPlan("memory", "digits-cnn", (3, 32, 32), 10, Images(4000, 32, 32, source="memory"))
+FILES = WorkloadPlan(
+    name="files", model="digits-cnn", input=(3, 32, 32), classes=10, images=Images(count=640, width=400, height=300)
+)
+MEMORY = WorkloadPlan(
+    name="memory",
+    model="digits-cnn",
+    input=(3, 32, 32),
+    classes=10,
+    images=Images(count=4000, width=32, height=32, source="memory"),
+)
 WORKLOADS = {one.name: one for one in (FILES, MEMORY)}
 BOARD = "agx-xavier-1"
 
 
 def rig_of(board: str = BOARD, seed: int = 1, model: str | None = None) -> MeasurementRig:
-    storages = {"default": StoragePlan("default", model=model), "hdd": StoragePlan("hdd")}
+    storages = {"default": StoragePlan(name="default", model=model), "hdd": StoragePlan(name="hdd")}
     return build_emulated_rig(CharacterisationPlan("plan", (board,), WORKLOADS, storages, COURSE, (), seed), board)
 
 
@@ -114,7 +122,7 @@ def test_another_process_sees_the_same():
 
 
 def test_a_board_with_little_memory_forgets_a_large_data_set():
-    large = replace(FILES, images=replace(FILES.images, count=60_000, kb=100.0))
+    large = FILES.model_copy(update={"images": FILES.images.model_copy(update={"count": 60_000, "kb": 100.0})})
     course = MeasurementSchedule(epochs=2, minibatches=20)
     nano, xavier = (
         rig_of(board).measure(replace(POINT, board=board, cache="warm"), large, course, lambda _: None).epochs[1]
@@ -176,7 +184,9 @@ def test_a_cut_epoch_leaves_a_part_of_the_data_set_in_the_cache():
 
 
 def test_inference_needs_less_memory_than_training_and_workers_need_their_own():
-    network = WorkloadPlan("large", "resnet18", (3, 224, 224), 10, Images(640, 400, 300))
+    network = WorkloadPlan(
+        name="large", model="resnet18", input=(3, 224, 224), classes=10, images=Images(count=640, width=400, height=300)
+    )
     small, large = (estimate_costs("agx-xavier", network, "infer", size).memory_mb for size in (16, 256))
     assert small < large < estimate_costs("agx-xavier", network, "train", 256).memory_mb / 2
     assert second(replace(POINT, workers=2)).memory_mb == second(POINT).memory_mb + 2 * WORKER_MB
@@ -220,7 +230,7 @@ def test_boards_differ_in_power_and_repeats_in_time_as_far_as_the_paper_saw():
 
 def test_the_strip_shows_the_loads_and_watts_of_the_epochs():
     seen = rig_of().measure(
-        replace(POINT, workers=1), FILES, MeasurementSchedule(epochs=2, sample_hz=200.0), lambda _: None
+        replace(POINT, workers=1), FILES, MeasurementSchedule(epochs=2, sample_hz=100.0), lambda _: None
     )
     long_s = sum(epoch.e2e_s for epoch in seen.epochs)
     for name in ("cpu_load", "gpu_load", "power_w"):
@@ -230,7 +240,9 @@ def test_the_strip_shows_the_loads_and_watts_of_the_epochs():
     assert read_mb == pytest.approx(sum(epoch.disk_read_mb for epoch in seen.epochs), rel=0.05)
 
 
-NETWORK = WorkloadPlan("network", "resnet18", (3, 64, 64), 10, Images(640, 400, 300))
+NETWORK = WorkloadPlan(
+    name="network", model="resnet18", input=(3, 64, 64), classes=10, images=Images(count=640, width=400, height=300)
+)
 
 
 def test_slower_launches_slow_computing_by_the_host_s_share():

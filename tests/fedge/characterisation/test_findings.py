@@ -23,10 +23,9 @@ from fedge.characterisation.findings import (
     write_change,
 )
 from fedge.characterisation.knob_effects import compute_effects_from_first, compute_pooled_effects
-from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, UNORDERED_KNOBS
 from fedge.characterisation.point_statistics import PointStats, pool_repeats
 from fedge.characterisation.sweep_findings import compute_plane, compute_pooled_findings
-from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_plan import MODE_KNOBS, ORDERED_KNOBS, UNORDERED_KNOBS, SweepPoint
 from fedge.types import PowerMode
 
 POINT = SweepPoint("nano-1", "net", mode=PowerMode(4, 1479.0, 921.6, 1600.0))

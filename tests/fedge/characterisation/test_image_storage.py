@@ -75,8 +75,12 @@ def test_without_root_and_without_a_daemon_it_is_said_who_could(tmp_path):
 
 
 POINT = SweepPoint("here", "w", storage="card")
-TINY = Images(8, 24, 16)
+TINY = Images(count=8, width=24, height=16)
 Why = Callable[..., str | None]
+
+
+def tiny(**changed: object) -> Images:
+    return TINY.model_copy(update=changed)
 
 
 def plan_with(storage: StoragePlan) -> CharacterisationPlan:
@@ -84,7 +88,7 @@ def plan_with(storage: StoragePlan) -> CharacterisationPlan:
 
 
 def workload(images: Images = TINY) -> WorkloadPlan:
-    return WorkloadPlan("w", "lenet5", (3, 16, 16), 10, images)
+    return WorkloadPlan(name="w", model="lenet5", input=(3, 16, 16), classes=10, images=images)
 
 
 @pytest.fixture
@@ -96,29 +100,29 @@ def why(tmp_path: Path) -> Why:
 
 
 def test_a_storage_that_is_emulated_or_not_mounted_is_refused_and_not_made(tmp_path, why):
-    assert why(StoragePlan("card", str(tmp_path / "gone"))) == (
+    assert why(StoragePlan(name="card", path=str(tmp_path / "gone"))) == (
         f"storage card: there is no folder {tmp_path}/gone; mount it, or make it"
     )
     assert not (tmp_path / "gone").exists()
-    assert why(StoragePlan("card", model="sd")) == "storage card is an emulated one (sd); here it needs a path"
+    assert why(StoragePlan(name="card", model="sd")) == "storage card is an emulated one (sd); here it needs a path"
 
 
 def test_a_storage_that_cannot_be_written_is_refused_unless_its_images_are_there(tmp_path, why, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, how: False)
-    card = StoragePlan("card", str(tmp_path))
+    card = StoragePlan(name="card", path=str(tmp_path))
     assert "cannot be written by this user" in (why(card) or "")
     generated_images.make_images(str(tmp_path), image_storage.make_image_request(TINY))
     assert why(card) is None
 
 
 def test_a_full_storage_is_refused(tmp_path, why):
-    reason = why(StoragePlan("card", str(tmp_path)), replace(TINY, count=2**31 - 1, width=4000, height=4000))
+    reason = why(StoragePlan(name="card", path=str(tmp_path)), tiny(count=2**31 - 1, width=4000, height=4000))
     assert "MB free; 2147483647 images and a reserve need" in (reason or "")
 
 
 def test_files_in_memory_cannot_be_dropped_but_be_warm(tmp_path, why, monkeypatch):
     monkeypatch.setattr(image_storage, "find_mount", lambda path: Mount("/", "tmpfs", "tmpfs", None))
-    card = StoragePlan("card", str(tmp_path))
+    card = StoragePlan(name="card", path=str(tmp_path))
     assert f"{tmp_path} is a tmpfs" in (why(card) or "")
     assert why(card, point=replace(POINT, cache="warm")) is None
 
@@ -126,15 +130,15 @@ def test_files_in_memory_cannot_be_dropped_but_be_warm(tmp_path, why, monkeypatc
 def test_a_users_folder_must_be_there_and_on_the_storage(tmp_path, why):
     (tmp_path / "card/photos").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
-    card = StoragePlan("card", str(tmp_path / "card"))
-    assert why(card, replace(TINY, folder="photos")) is None
-    assert why(card, replace(TINY, folder=str(tmp_path / "card/photos"))) is None
-    assert "there is no folder" in (why(card, replace(TINY, folder="gone")) or "")
-    assert "does not lie on storage card" in (why(card, replace(TINY, folder=str(tmp_path / "elsewhere"))) or "")
+    card = StoragePlan(name="card", path=str(tmp_path / "card"))
+    assert why(card, tiny(folder="photos")) is None
+    assert why(card, tiny(folder=str(tmp_path / "card/photos"))) is None
+    assert "there is no folder" in (why(card, tiny(folder="gone")) or "")
+    assert "does not lie on storage card" in (why(card, tiny(folder=str(tmp_path / "elsewhere"))) or "")
 
 
 def test_a_point_without_a_path_has_its_images_in_the_sweeps_folder(tmp_path):
-    plan, heard = plan_with(StoragePlan("card")), list[str]()
+    plan, heard = plan_with(StoragePlan(name="card")), list[str]()
     found = image_storage.prepare_data_set(plan, tmp_path, POINT, workload(), heard.append)
     assert found.folder.is_relative_to(tmp_path / "images")
     assert len(found.files) == 8
@@ -144,10 +148,8 @@ def test_a_point_without_a_path_has_its_images_in_the_sweeps_folder(tmp_path):
 
 
 def test_images_in_memory_are_read_from_one_file(tmp_path):
-    plan = plan_with(StoragePlan("card", str(tmp_path)))
-    found = image_storage.prepare_data_set(
-        plan, tmp_path, POINT, workload(replace(TINY, source="memory")), lambda _: None
-    )
+    plan = plan_with(StoragePlan(name="card", path=str(tmp_path)))
+    found = image_storage.prepare_data_set(plan, tmp_path, POINT, workload(tiny(source="memory")), lambda _: None)
     assert found.files == ()
     assert found.cached_files == (str(found.folder / "images.npy"),)
     assert found.file_mb == 0
@@ -155,9 +157,9 @@ def test_images_in_memory_are_read_from_one_file(tmp_path):
 
 def test_a_users_folder_without_images_is_a_mistake_in_the_plan(tmp_path):
     (tmp_path / "photos").mkdir()
-    plan = plan_with(StoragePlan("card", str(tmp_path)))
+    plan = plan_with(StoragePlan(name="card", path=str(tmp_path)))
     with pytest.raises(BadInput, match="without images"):
-        image_storage.prepare_data_set(plan, tmp_path, POINT, workload(replace(TINY, folder="photos")), lambda _: None)
+        image_storage.prepare_data_set(plan, tmp_path, POINT, workload(tiny(folder="photos")), lambda _: None)
 
 
 TABLE = r"""

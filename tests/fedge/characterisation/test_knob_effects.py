@@ -16,9 +16,8 @@ from fedge.characterisation.knob_effects import (
     compute_effects_from_first,
     compute_pooled_effects,
 )
-from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, get_knob_value
 from fedge.characterisation.point_statistics import PointStats, pool_repeats
-from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_plan import MODE_KNOBS, ORDERED_KNOBS, SweepPoint, get_knob_value
 from fedge.types import PowerMode
 
 POINT = SweepPoint("here", "net", mode=PowerMode(8, 2000.0, 1300.0, 2133.0))

@@ -19,17 +19,18 @@ from contracts.rig import COURSE, RigContract
 
 from fedge.characterisation.image_storage import ImageDataSet, Mount, find_mount
 from fedge.characterisation.local_rig import ProgramRun, build_local_rig, build_measurement
-from fedge.characterisation.machine_control import LinuxMachine, LinuxSession, SensorSummary
+from fedge.characterisation.machine_control import LinuxMachine, LinuxSession, SystemSample
 from fedge.characterisation.point_measurement import MeasurementRig, PointMeasurement
 from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, StoragePlan, SweepPoint, WorkloadPlan
-from fedge.characterisation.system_sampler import SystemSample
 from fedge.errors import BoardError
 from fedge.types import PowerMode
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 60.0
-WORKLOAD = WorkloadPlan("tiny", "digits-cnn", (3, 32, 32), 10, Images(32, 64, 48))
+WORKLOAD = WorkloadPlan(
+    name="tiny", model="digits-cnn", input=(3, 32, 32), classes=10, images=Images(count=32, width=64, height=48)
+)
 POINT = SweepPoint("here", "tiny", batch_size=8, workers=1)
 ENDLESS = """
 import sys
@@ -40,7 +41,7 @@ from fedge.characterisation.sweep_plan import SweepPoint, WorkloadPlan
 workload = WorkloadPlan("tiny", "digits-cnn", (3, 32, 32), 10, Images(32, 64, 48))
 rig = build_local_rig(CharacterisationPlan("p", ("here",), {}, {}, MeasurementSchedule(), ()), Path(sys.argv[1]))
 told = lambda text: print(text, flush=True)
-rig.measure(SweepPoint("here", "tiny", batch_size=8, workers=2), workload, MeasurementSchedule(epochs=10**6), told)
+rig.measure(SweepPoint("here", "tiny", batch_size=8, workers=2), workload, MeasurementSchedule(epochs=10**4), told)
 """
 
 
@@ -171,7 +172,7 @@ def test_nothing_is_left_of_a_point_when_its_sweep_ends(how, endless, tmp_path):
 def test_what_cannot_be_measured_is_refused(changed, reason, tmp_path):
     if Path("/run/fedge/powerd.sock").exists() and "mode" in changed:
         pytest.skip("this machine sets modes")
-    rig = rig_at(tmp_path, gone=StoragePlan("gone", "/no/such/mount"))
+    rig = rig_at(tmp_path, gone=StoragePlan(name="gone", path="/no/such/mount"))
     assert reason in (rig.refusal_reason(replace(POINT, **changed), WORKLOAD) or "")
     assert rig.refusal_reason(POINT, WORKLOAD) is None or find_mount(tmp_path).is_in_memory
 
@@ -189,8 +190,8 @@ TIMES = ("fetch_s", "preprocess_s", "collate_s", "stall_s", "copy_s", "compute_s
 class Sensed(LinuxSession):
     """A machine with sensors of its own."""
 
-    def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        return SensorSummary(energy_j=5 * (end_s - start_s), gpu_load=0.5, temperature_c=60.0, throttled=True)
+    def summarise_sensors(self, start_s: float, end_s: float) -> dict[str, Any]:
+        return {"energy_j": 5 * (end_s - start_s), "gpu_load": 0.5, "temperature_c": 60.0, "throttled": True}
 
 
 def written(path: Path, **changed: Any) -> Path:

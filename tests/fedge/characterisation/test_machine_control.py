@@ -1,6 +1,9 @@
 """A Jetson as the ground: modes and pinned clocks through the real daemon, on a recorded board's files."""
 
+import math
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,9 +13,19 @@ import numpy as np
 import pytest
 from contracts.running_powerd import Running, board_root, state_of
 
-from fedge.characterisation import image_storage
+from fedge.characterisation import image_storage, machine_control
 from fedge.characterisation.local_rig import LocalRig, build_local_rig
-from fedge.characterisation.machine_control import JetsonMachine, LinuxMachine
+from fedge.characterisation.machine_control import (
+    JetsonMachine,
+    LinuxMachine,
+    SamplingThread,
+    SystemSample,
+    SystemSampler,
+    build_sensor_trace,
+    counter_growth,
+    mean_cpu_load,
+    peak_value,
+)
 from fedge.characterisation.point_measurement import SensorTrace
 from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint
 from fedge.devices.local_board import BoardLocation
@@ -71,8 +84,7 @@ def test_a_point_has_its_mode_and_the_board_is_as_found_afterwards(board):
         strip = SensorTrace(np.array([0.05, 0.1, 0.2]), *(nothing,) * 6)
         completed = held.complete_trace(strip, begun_s)
         assert held.notes == ()
-    assert metered.energy_j is not None
-    assert metered.energy_j > 0
+    assert metered["energy_j"] > 0
     assert (completed.power_w > 0).all()
     assert (completed.temperature_c > 0).all()
     assert state_of(board.root) == before
@@ -178,3 +190,102 @@ def test_a_machine_without_a_governor_says_so(tmp_path):
 
 def test_the_processor_is_named(linux_root):
     assert LinuxMachine(str(linux_root)).title == f"A Processor, {os.cpu_count()} cores"
+
+
+PROC = Path("/proc")
+NESTED = "import subprocess, sys; print('up', flush=True); subprocess.run([sys.executable, '-c', {inner!r}])"
+INNER = "held = bytearray(50_000_000); print('full', flush=True); import sys; sys.stdin.read()"
+
+
+def test_waiting_for_a_disk_is_not_work(tmp_path):
+    (tmp_path / "stat").write_text("cpu  10 5 15 100 20 1 2 3 7 7\ncpu0 1 1 1 1 1 1 1 1 0 0\n", "ascii")
+    assert machine_control.read_cpu_ticks(tmp_path) == (36, 156)
+
+
+def test_a_tree_of_processes_is_found_with_its_memory():
+    outer = [sys.executable, "-c", NESTED.format(inner=INNER)]
+    with subprocess.Popen(outer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["up\n", "full\n"]
+        pids = machine_control.list_process_tree(process.pid, PROC)
+        mb = machine_control.read_resident_mb(pids, PROC)
+        read = machine_control.read_storage_bytes(pids, PROC)
+        process.stdin.close()
+    assert len(pids) == 2
+    assert pids[0] == process.pid
+    assert mb > 55
+    assert set(read) == set(pids)
+
+
+def test_what_others_do_is_what_is_not_this_programs_own():
+    then = machine_control.CpuWork(100.0, 1000.0, 50.0)
+    assert machine_control.CpuWork(110.0, 1012.0, 55.0).other_cores_since(then) == pytest.approx(0.7)
+    assert machine_control.CpuWork(110.0, 1004.0, 55.0).other_cores_since(then) == 0  # ticks are coarse
+    before = machine_control.CpuWork.read_now()
+    subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
+    after = machine_control.CpuWork.read_now()
+    assert after.own_s > before.own_s
+    assert after.all_s >= before.all_s
+
+
+def test_a_process_that_is_gone_counts_nothing():
+    assert machine_control.read_resident_mb((2**22 + 1,), PROC) == 0
+    assert machine_control.read_storage_bytes((2**22 + 1,), PROC) == {}
+
+
+def test_the_machine_is_looked_at_while_the_block_runs():
+    eyes = SystemSampler(disk=None, pid=os.getpid())
+    with SamplingThread(eyes, 50) as looking:
+        while len(looking.samples) < 4:
+            sum(range(10_000))
+    at_s = [look.at_s for look in looking.samples]
+    assert at_s == sorted(at_s)
+    assert looking.samples[-1].ticks_so_far > looking.samples[0].ticks_so_far
+    assert looking.samples[-1].memory_mb > 10
+    assert looking.samples[-1].read_bytes_so_far >= looking.samples[0].read_bytes_so_far
+
+
+def looks(**columns: list[float]) -> list[SystemSample]:
+    """A look per second from 100 s on; what is not given is NaN."""
+    names = ("busy_so_far", "ticks_so_far", "memory_mb", "read_bytes_so_far", "joules_so_far", "temperature_c")
+    count = len(next(iter(columns.values())))
+    rows = [columns.get(name, [math.nan] * count) for name in names]
+    return [SystemSample(100.0 + k, *(row[k] for row in rows)) for k in range(count)]
+
+
+def test_a_strip_holds_what_changed_between_two_looks():
+    seen = looks(
+        busy_so_far=[0, 50, 250],
+        ticks_so_far=[0, 200, 400],
+        memory_mb=[math.nan, 10, 20],
+        read_bytes_so_far=[0, 3e6, 4e6],
+        joules_so_far=[5, 7, 10],
+        temperature_c=[40, 41, 42],
+    )
+    strip = build_sensor_trace(seen, 99.0)
+    assert strip.at_s.tolist() == [2, 3]
+    assert strip.cpu_load.tolist() == [0.25, 1.0]
+    assert strip.memory_mb.tolist() == [10, 20]
+    assert strip.disk_mb_per_s.tolist() == [3, 1]
+    assert strip.power_w.tolist() == [2, 3]
+    assert strip.temperature_c.tolist() == [41, 42]
+    assert np.isnan(strip.gpu_load).all()
+
+
+def test_a_counter_grows_along_a_line_between_looks():
+    seen = looks(joules_so_far=[0, 10, 10, 40])
+    assert counter_growth(seen, "joules_so_far", 100.5, 102.5) == pytest.approx(20)
+    assert counter_growth(seen, "busy_so_far", 100.5, 102.5) is None
+
+
+def test_the_load_of_a_stretch_is_its_share_of_ticks():
+    seen = looks(busy_so_far=[0, 100, 100], ticks_so_far=[0, 200, 400])
+    assert mean_cpu_load(seen, 100, 102) == pytest.approx(0.25)
+    assert mean_cpu_load(seen, 100, 101) == pytest.approx(0.5)
+
+
+def test_the_highest_of_a_short_stretch_is_that_of_the_looks_about_it():
+    seen = looks(memory_mb=[math.nan, 10, 30, 20])
+    assert peak_value(seen, "memory_mb", 101.2, 101.3) == 30
+    assert peak_value(seen, "memory_mb", 100.1, 100.2) == 10
+    assert peak_value(seen, "temperature_c", 100, 103) is None

@@ -48,7 +48,7 @@ def test_what_a_sample_takes_is_found_again_whatever_shared_the_cores():
 
 def test_a_storage_is_as_fast_as_it_was_seen_to_be():
     cold = [look(name="sd", cached=0.0), look(name="hdd", cached=0.0), look()]
-    named = {"card": StoragePlan("card", path="somewhere"), "ssd": PLANS["ssd"]}
+    named = {"card": StoragePlan(name="card", path="somewhere"), "ssd": PLANS["ssd"]}
     own = [replace(one, point=replace(one.point, storage="card")) for one in cold[:1]]
 
     found, of_a_user = _feeding(cold), _feeding([*own, look()], named)
@@ -82,8 +82,16 @@ MODE = PowerMode(8, 2265.6, 1377, 2133)
 PLAN = CharacterisationPlan(
     "made-up",
     ("agx-xavier-1",),
-    {"net": WorkloadPlan("net", "resnet18", (3, 224, 224), 10, Images(640, 800, 600, kb=100.0))},
-    {"ssd": StoragePlan("ssd", model="ssd")},
+    {
+        "net": WorkloadPlan(
+            name="net",
+            model="resnet18",
+            input=(3, 224, 224),
+            classes=10,
+            images=Images(count=640, width=800, height=600, kb=100.0),
+        )
+    },
+    {"ssd": StoragePlan(name="ssd", model="ssd")},
     MeasurementSchedule(epochs=2, discard=1),
     (),
 )
@@ -96,8 +104,8 @@ def _result(point: SweepPoint = POINT, read_mb: float | None = 64.0, source: str
     seen = finished(point, truth, Noise(step=0.0, start=4, start_factor=10.0), steps=STEPS, epochs=2)
     first, second = seen.epochs
     epochs = (replace(first, disk_read_mb=read_mb), replace(second, disk_read_mb=read_mb and 0.0))
-    images = replace(PLAN.workloads["net"].images, source=source)
-    plan = replace(PLAN, workloads={"net": replace(PLAN.workloads["net"], images=images)})
+    images = PLAN.workloads["net"].images.model_copy(update={"source": source})
+    plan = replace(PLAN, workloads={"net": PLAN.workloads["net"].model_copy(update={"images": images})})
     return SweepResult(plan, Path(), (replace(seen, epochs=epochs),), (), ())
 
 

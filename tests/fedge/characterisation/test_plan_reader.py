@@ -111,8 +111,8 @@ def test_a_shipped_workload_may_be_made_short_and_renamed():
     assert found["lenet5-mnist"].images.source == "memory"
     assert found["resnet18-cifar10"].images.count == 50_000
     assert (found["few"].name, found["few"].model, found["few"].learning_rate) == ("few", "mobilenet_v3_large", 0.1)
-    assert found["few"].images == Images(20, 800, 600)
-    assert found["large"].images == Images(23_080, 1600, 1200)
+    assert found["few"].images == Images(count=20, width=800, height=600)
+    assert found["large"].images == Images(count=23_080, width=1600, height=1200)
 
 
 def test_a_workload_of_the_users_own_has_its_images_beside_the_plan_or_on_each_storage():

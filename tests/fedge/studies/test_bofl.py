@@ -20,7 +20,7 @@ from fedge.studies.bofl import (
     compute_hypervolume,
     expected_hypervolume_gain,
 )
-from fedge.studies.mode_choice_study import run_mode_choice
+from fedge.studies.mode_choice_study import ModeChoiceJob, run_mode_choice
 from fedge.types import Floats, Measurement, Modes, ProfileTable
 
 STEPS = 100
@@ -28,6 +28,10 @@ REFERENCE = np.array([1.0, 1.0])
 
 coordinates = st.floats(-2.0, 1.5).map(lambda value: round(value, 3))
 fronts = st.lists(st.tuples(coordinates, coordinates), max_size=6).map(lambda found: np.array(found).reshape(-1, 2))
+
+
+def run_choice(*job):
+    return run_mode_choice(ModeChoiceJob(*job))
 
 
 def table_of(seed: int = 1, modes: Modes | None = None) -> ProfileTable:
@@ -247,7 +251,7 @@ def test_a_table_of_a_few_modes_is_played_to_the_end(count):
 
 def test_the_study_plays_it_and_the_seed_alone_decides_what_it_tries():
     table = table_of()
-    first, again, other = (run_mode_choice(table, 2.0, 12, STEPS, "bofl", seed) for seed in (1, 1, 2))
+    first, again, other = (run_choice(table, 2.0, 12, STEPS, "bofl", seed) for seed in (1, 1, 2))
 
     assert first.rounds == again.rounds
     assert first.rounds[-1].modes != other.rounds[-1].modes
@@ -264,7 +268,7 @@ def test_on_measured_tables_it_saves_about_what_was_published(profiles_root):
         pytest.skip("no table of a board that BoFL was published on")
     for path in paths:
         table = read_mode_table(path)
-        choice = run_mode_choice(table, 2.0, 100, 200 if table.device == "agx-xavier" else 75, "bofl", 1)
+        choice = run_choice(table, 2.0, 100, 200 if table.device == "agx-xavier" else 75, "bofl", 1)
         assert choice.deadlines_missed == 0
         assert 12.0 < choice.energy_saved_pct < 30.0
         assert MIN_TRIED_SHARE * len(table.modes) < choice.modes_explored < 0.06 * len(table.modes)

@@ -104,13 +104,16 @@ def sweep_of(
 ) -> SweepResult:
     """A result whose points are by ``seen_of``; failed and skipped ones are beside them."""
     every = (*points, *(one for one, _ in failed), *(one for one, _ in skipped))
-    images = Images(960, 256, 256)
-    workloads = {one: WorkloadPlan(one, one, (3, 224, 224), 10, images) for one in sorted({p.workload for p in every})}
+    images = Images(count=960, width=256, height=256)
+    workloads = {
+        one: WorkloadPlan(name=one, model=one, input=(3, 224, 224), classes=10, images=images)
+        for one in sorted({p.workload for p in every})
+    }
     plan = CharacterisationPlan(
         name=name,
         boards=tuple(sorted({one.board for one in every})) or ("agx-xavier-1",),
         workloads=workloads,
-        storages={one: StoragePlan(one, model=one) for one in sorted({p.storage for p in every})},
+        storages={one: StoragePlan(name=one, model=one) for one in sorted({p.storage for p in every})},
         course=MeasurementSchedule(repeats=1 + max((one.repeat for one in every), default=0)),
         points=tuple(every),
     )

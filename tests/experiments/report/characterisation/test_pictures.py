@@ -16,7 +16,7 @@ from experiments.report.chart import Chart
 from experiments.report.quantities import number
 from fedge.characterisation.point_measurement import PointMeasurement
 from fedge.characterisation.point_statistics import compute_point_stats
-from fedge.characterisation.reliability import compute_variability
+from fedge.characterisation.sweep_findings import compute_variability
 from fedge.characterisation.sweep_store import SweepResult
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput

@@ -19,8 +19,14 @@ from fedge.knowledge.table_background import TableBackground
 from fedge.pareto import front_mask
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionCell, PredictionRow, PredictionTarget
-from fedge.studies.prediction_study import PredictionStudy
+from fedge.studies.prediction_study import (
+    CellResult,
+    MethodSetup,
+    PredictionCell,
+    PredictionRow,
+    PredictionStudy,
+    PredictionTarget,
+)
 from fedge.types import Modes, Predictions, ProfileTable
 
 WAYS = (MethodSetup("physical", "random", "plain"), MethodSetup("<b>mine</b>", "active", "verified"))

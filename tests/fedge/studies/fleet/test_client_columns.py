@@ -2,17 +2,43 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedge.client import emulated
+from fedge.client.round_state import count_steps
 from fedge.decisions.selection.oort import select_oort
 from fedge.decisions.selection.selector_options import complete_options
+from fedge.devices.board_kinds import build_kind
 from fedge.devices.mode_surface import BOARD_DEVIATION
-from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, ExplorationSpec, FleetEntry, LinkSpec
+from fedge.experiment import (
+    AvailabilitySpec,
+    BatterySpec,
+    DataSpec,
+    Experiment,
+    ExplorationSpec,
+    FleetEntry,
+    LinkSpec,
+    MemorySpec,
+    PolicySpec,
+    WorkloadSpec,
+    list_boards,
+)
+from fedge.seeds import make_generator
 from fedge.studies.fleet import client_columns
-from fedge.studies.fleet.client_columns import build_fleet_columns, estimate_offsets, select_oort_rows, start_state
-from fedge.studies.fleet.column_rounds import simulate_round
-from fedge.types import ClientStatus, SelectionContext
+from fedge.studies.fleet.client_columns import (
+    build_board_experiment,
+    build_fleet_columns,
+    build_run_experiment,
+    count_board_steps,
+    select_oort_rows,
+    start_state,
+)
+from fedge.studies.fleet.column_study import simulate_round
+from fedge.types import ClientStatus, SelectionContext, TrainingScale
 from fedge.wire import RequestMessage
+from fedge.workloads import NullTask
+from fedge.workloads.partitions import split_samples
 
 NANO = FleetEntry(name="nano", device="nano", count=40)
 
@@ -63,7 +89,7 @@ def test_a_client_learns_its_own_offsets():
     state = start_state(columns, 1)
     for number in range(1, 6):
         state, _ = simulate_round(columns, asked, state, number)
-    own = estimate_offsets(state.log_s, state.log_w, state.measured)
+    own = state.record.estimate_offsets()
 
     for learnt, true in ((own.time, columns.log_time), (own.power, columns.log_power)):
         off = (learnt - learnt.mean()) - (true - true.mean())
@@ -131,3 +157,49 @@ def test_oort_takes_each_client_as_often_as_the_selector_of_a_run():
         counts[1][[int(name[1:]) for name in chosen]] += 1
 
     assert np.abs(counts[0] - counts[1]).max() < 0.08 * DRAWS
+
+
+@given(st.integers(1, 60), st.integers(1, 5000), st.integers(1, 700), st.data())
+def test_every_board_is_told_an_experiment_in_which_its_share_is_the_steps_asked_for(count, steps, batch_size, data):
+    experiment = Experiment(
+        fleet=(FleetEntry(device="nano", count=count),),
+        workload=WorkloadSpec(batch_size=batch_size),
+        data=DataSpec(partition="iid"),
+    )
+    board = list_boards(experiment)[data.draw(st.integers(0, count - 1))]
+
+    told = build_board_experiment(experiment, board, steps)
+
+    share = split_samples(told.data, NullTask().labels, count, make_generator(1, "partition"))[board.index]
+    assert count_steps(len(share), told.workload.batch_size, told.workload.local_epochs) == steps
+
+
+def test_a_board_works_about_half_a_minute_at_maxn_unless_told_otherwise():
+    experiment = Experiment(
+        fleet=(FleetEntry(device="agx-orin-64gb", count=8), FleetEntry(device="nano", count=8)),
+    )
+
+    steps = count_board_steps(experiment, None)
+
+    for board in list_boards(experiment):
+        average = build_kind(board, experiment.workload).average
+        assert 19.0 < steps[board.name] * float(average.step_s.min()) < 41.0
+    assert len(set(steps.values())) > 10, "boards hold different amounts of data"
+    assert set(count_board_steps(experiment, 7).values()) == {7}
+
+
+def test_no_board_of_a_study_lowers_anything_or_runs_out_of_memory():
+    memory = MemorySpec(widths=(1.0, 0.5), min_batch=4)
+    workload = WorkloadSpec(cost="resnet50-tinyimagenet224", batch_size=8, memory=memory)
+    experiment = Experiment(fleet=(FleetEntry(device="nano", memory_mb=100.0),), workload=workload)
+
+    asked = build_run_experiment(experiment, PolicySpec(name="maxn"), 1, 1)
+    told = build_board_experiment(asked, list_boards(asked)[0], 3)
+    answer, trained = emulated.answer_request(
+        told, 0, RequestMessage("train", 1, policy="maxn"), NullTask().initial_arrays(1)
+    )
+
+    assert trained is not None
+    assert answer.report.steps == 3
+    assert answer.report.memory.used == TrainingScale(8)
+    assert answer.report.memory.failures == 0

@@ -1,10 +1,16 @@
 """A study in columns: equal seeds, books that add up, batteries, absences, and agreement with the coordinator."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.backends.study_backend import run_study_fleet
 from fedge.decisions.candidate_modes import mask_above_floor
+from fedge.decisions.planning.fleet_planners import plan_balanced, plan_least_energy
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput, RunFailed
@@ -20,24 +26,30 @@ from fedge.experiment import (
     SelectionSpec,
 )
 from fedge.pareto import build_front
-from fedge.studies.fleet.client_columns import FleetColumns, build_fleet_columns, mask_available, start_state
-from fedge.studies.fleet.column_rounds import simulate_round
-from fedge.studies.fleet.column_study import check_columns, compare_columns, run_column_study
-from fedge.studies.fleet.fleet_costs import (
-    BoardTruth,
-    FleetCost,
-    build_round_clients,
-    cost_at_maxn,
-    cost_waiting_in_lowest_mode,
-    exclude_maxn,
-    find_both_best_presets,
-    find_least_energy_work,
-    list_preset_work,
-    plan_oracle_work,
-    stack_presets,
+from fedge.studies.fleet.client_columns import (
+    FleetColumns,
+    build_fleet_columns,
+    build_run_experiment,
+    count_board_steps,
+    mask_available,
+    start_state,
 )
-from fedge.studies.fleet.step_shares import build_run_experiment, count_board_steps
-from fedge.types import Front, Predictions
+from fedge.studies.fleet.column_study import (
+    CLASS_WIDTH,
+    build_group_columns,
+    build_planned_front,
+    check_columns,
+    compare_columns,
+    group_clients,
+    plan_deadline,
+    plan_margin_z,
+    run_column_study,
+    simulate_round,
+)
+from fedge.studies.fleet.fleet_costs import FleetCost
+from fedge.studies.fleet.kind_table import build_curve
+from fedge.studies.fleet.round_comparison import BoardTruth, TrueBoards
+from fedge.types import Front, FrontPoint, PowerMode, Predictions, RoundGoal
 
 ORIN, NANO = FleetEntry(name="orin", device="agx-orin-64gb"), FleetEntry(name="nano", device="nano")
 
@@ -231,25 +243,72 @@ def test_baselines_are_those_of_single_boards(columns):
     boards = truths(columns)
     fronts = {name: true_front(columns, place, truth) for place, (name, truth) in enumerate(boards.items())}
     radio_j = {name: float(columns.radio_w[0]) * front.link_s for name, front in fronts.items()}
-    maxn = cost_at_maxn(fronts, radio_j)
-    steps = {name: truth.steps for name, truth in boards.items()}
-    work = plan_oracle_work(fronts, steps, POLICY, 0.0)
-    options = [list_preset_work(boards[name]) for name in fronts]
-    tables = stack_presets(options), stack_presets([exclude_maxn(own) for own in options])
-    preset, capped = find_both_best_presets(build_round_clients(fronts, radio_j), tables, POLICY, maxn)
+    alike = TrueBoards(boards, fronts, fronts, radio_j)
+    maxn = alike.cost_at_maxn(waits_low=False)
+    preset, capped = alike.cost_presets(POLICY, maxn)
     assert is_like(found.maxn, maxn, 1e-9)
-    assert is_like(found.maxn_low, cost_at_maxn(fronts, radio_j, waits_low=True), 1e-9)
-    assert is_like(found.oracle, cost_waiting_in_lowest_mode(fronts, radio_j, work), 0.01)
+    assert is_like(found.maxn_low, alike.cost_at_maxn(waits_low=True), 1e-9)
+    assert is_like(found.oracle, alike.cost_as_planned(POLICY, 0.0, plausible=True), 0.01)
     assert is_like(found.preset, preset, 1e-9)
     assert is_like(found.capped, capped, 1e-9)
-    within = {
-        name: find_least_energy_work(front, steps[name], max(found.oracle.round_s, found.chosen.round_s))
-        for name, front in fronts.items()
-    }
-    least = cost_waiting_in_lowest_mode(fronts, radio_j, within)
+    least = alike.cost_within(max(found.oracle.round_s, found.chosen.round_s))
     assert found.at_length.round_s == pytest.approx(least.round_s, rel=0.002)
     for name, places in (("orin", range(4)), ("nano", range(4, 7))):
         expected_j = sum(least.energies_j[f"b{place}"] for place in places)
         assert found.at_length.energies_j[name] == pytest.approx(expected_j, rel=5e-4)
     assert found.chosen.energy_j > found.at_length.energy_j
     assert found.played_j == pytest.approx(found.chosen.energy_j, rel=0.1)
+
+
+IDLE_OF_KIND_W, MAXN_IDLE_W, LINK_S = (2.0, 3.0), (2.5, 4.0), np.array([0.5, 1.5])
+RADIO_W = np.array([0.8, 5.0])
+MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
+
+
+def draw_fleet(seed: int, clients: int, spread: float) -> tuple[Any, list[Front], Any]:
+    """Two entries of two kinds, and each client's front."""
+    rng = np.random.default_rng(seed)
+    step_s = [np.sort(rng.uniform(0.1, 0.5, 6)) for _ in IDLE_OF_KIND_W]
+    power_w = [idle_w + 0.5 / t**1.5 for t, idle_w in zip(step_s, IDLE_OF_KIND_W, strict=True)]
+    entry = rng.integers(0, 2, clients)
+    entry[:2] = 0, 1
+    scale, power = 100.0 * np.exp(rng.uniform(0, spread, clients)), rng.uniform(0.9, 1.1, clients)
+    fronts, planned = [], []
+    for place in range(clients):
+        kind = entry[place]
+        points = tuple(
+            FrontPoint(MODE, float(scale[place] * t), float(scale[place] * power[place] * t * p), 0.03)
+            for t, p in zip(step_s[kind], power_w[kind], strict=True)
+        )
+        idle_w, top_idle_w = IDLE_OF_KIND_W[kind] * power[place], MAXN_IDLE_W[kind] * power[place]
+        link = {"link_s": float(LINK_S[kind]), "radio_j": float(RADIO_W[kind] * LINK_S[kind])}
+        fronts.append(Front(points, points[0], float(idle_w), maxn_idle_w=float(top_idle_w), **link))
+    for kind in (0, 1):
+        curve = build_curve(step_s[kind], step_s[kind] * (power_w[kind] - IDLE_OF_KIND_W[kind]))
+        at_top = float(step_s[kind][0]), 0.03, float(power_w[kind][0])
+        planned.append((curve, at_top, (IDLE_OF_KIND_W[kind], MAXN_IDLE_W[kind])))
+    return planned, fronts, group_clients(entry, scale, power)
+
+
+@pytest.mark.parametrize("policy", [PolicySpec(name="balanced", max_slowdown=1.5), PolicySpec(name="least-energy")])
+@given(seed=st.integers(0, 1000), clients=st.integers(2, 40), spread=st.sampled_from([0.5, 0.001]))
+def test_the_plan_is_that_of_every_client_by_itself(policy, seed, clients, spread):
+    planned, fronts, groups = draw_fleet(seed, clients, spread)
+    z = plan_margin_z(policy)
+    built = [
+        build_planned_front(curve, np.full(len(curve.rows), 0.03), z, top=top, idle_w=idle_w)
+        for curve, top, idle_w in planned
+    ]
+    columns: Any = SimpleNamespace(kind_of=np.array([0, 1]), link_s=LINK_S, radio_w=RADIO_W)
+    found = plan_deadline(policy, build_group_columns(columns, groups, built))
+    named = {f"b{place:02}": front for place, front in enumerate(fronts)}
+    plan = plan_balanced if policy.name == "balanced" else plan_least_energy
+    expected = plan(named, tuple(named), RoundGoal(policy.name, 8, None, policy.limits))
+
+    assert expected.deadline_s is not None
+    assert found.energy_j == pytest.approx(expected.energy_j, rel=2 * CLASS_WIDTH)
+    assert found.deadline_s == pytest.approx(expected.deadline_s, rel=5 * CLASS_WIDTH) or (policy.name == "balanced"), (
+        "deadlines of about equal worth may be apart"
+    )
+    assert found.feasible == expected.feasible
+    assert groups.power.sum() == pytest.approx(sum(f.idle_w / IDLE_OF_KIND_W[f.link_s > 1] for f in fronts))

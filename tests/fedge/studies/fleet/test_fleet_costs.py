@@ -16,16 +16,11 @@ from fedge.studies.fleet.fleet_costs import (
     PresetWork,
     RoundClients,
     compute_objective,
-    compute_true_cost,
-    cost_at_maxn,
-    filter_plausible_points,
     find_best_presets,
-    find_least_energy_work,
     max_round_s,
-    plan_oracle_work,
     stack_presets,
 )
-from fedge.studies.fleet.round_comparison import compare_round
+from fedge.studies.fleet.round_comparison import TrueBoards, compare_round, compute_true_cost, find_least_energy_work
 from fedge.types import Front, FrontPoint
 
 SPENT, SPENT_AT_MAXN = FleetCost(30.0, {"a": 60.0, "b": 40.0}, {}), FleetCost(20.0, {"a": 100.0, "b": 100.0}, {})
@@ -74,7 +69,8 @@ def test_waiting_low_saves_the_difference_of_the_two_idle_powers_outside_the_wor
     fronts = {"a": true_front(), "b": true_front(2.0)}
     radio_j = {"a": 1.0, "b": 2.0}
 
-    high, low = cost_at_maxn(fronts, radio_j), cost_at_maxn(fronts, radio_j, waits_low=True)
+    boards = TrueBoards(dict.fromkeys(fronts, TRUTH), fronts, fronts, radio_j)
+    high, low = boards.cost_at_maxn(waits_low=False), boards.cost_at_maxn(waits_low=True)
 
     assert high.round_s == low.round_s == fronts["b"].link_s + fronts["b"].maxn.work_s
     for board, front in fronts.items():
@@ -155,18 +151,19 @@ def test_no_split_into_two_modes_that_ends_in_time_takes_less_than_the_oracle(po
     found = find_least_energy_work(front, steps, front.link_s + room_s)
 
     if tried:
-        above_j = found.work_j - IDLE_W * found.work_s
+        work_s, work_j, _ = found
+        above_j = work_j - IDLE_W * work_s
         finest = max(above_j, *(joules for _, joules in tried))
         assert above_j <= min(joules for _, joules in tried) + 1e-9 * finest
-        assert found.work_s <= room_s * (1 + 1e-8)
+        assert work_s <= room_s * (1 + 1e-8)
     else:
-        assert found.work_s == pytest.approx(min(point.work_s for point in front.points))
+        assert found[0] == pytest.approx(min(point.work_s for point in front.points))
 
 
 @given(POINTS, st.integers(1, 12), st.floats(1.0, 120.0))
 def test_the_oracle_takes_no_less_than_any_shares_of_its_modes_could(points, steps, room_s):
     front = front_of(points)
-    found = find_least_energy_work(front, steps, front.link_s + room_s)
+    work_s, work_j, _ = find_least_energy_work(front, steps, front.link_s + room_s)
     each = [(point.work_s, point.work_j - IDLE_W * point.work_s) for point in front.points]
     if min(t for t, _ in each) > room_s:
         return
@@ -174,27 +171,27 @@ def test_the_oracle_takes_no_less_than_any_shares_of_its_modes_could(points, ste
     shares = [e1 + (e2 - e1) * (room_s - t1) / (t2 - t1) for t1, e1 in each for t2, e2 in each if t1 <= room_s < t2]
     least_j = min([e for t, e in each if t <= room_s] + shares)
 
-    assert found.work_j - IDLE_W * found.work_s >= least_j * (1 - 1e-6)
+    assert work_j - IDLE_W * work_s >= least_j * (1 - 1e-6)
 
 
 def test_each_board_mixes_at_the_deadline_that_was_planned_for_all():
     fronts = {"a": true_front(), "b": true_front(1.3)}
     policy = PolicySpec(name="least-energy", max_slowdown=1.0)
 
-    found = plan_oracle_work(fronts, dict.fromkeys(fronts, STEPS), policy, 1e9)
+    boards = TrueBoards(dict.fromkeys(fronts, TRUTH), fronts, fronts, dict.fromkeys(fronts, 0.0))
+    found = boards.plan_work(policy, 1e9, plausible=True)
 
-    assert found["b"].work_s == pytest.approx(fronts["b"].maxn.work_s), "the slowest board has no time to spare"
+    assert found["b"][0] == pytest.approx(fronts["b"].maxn.work_s), "the slowest board has no time to spare"
     alone = [point for point in fronts["a"].points if point.work_s <= fronts["b"].maxn.work_s]
     room_s = fronts["b"].maxn.work_s
-    assert found["a"].work_j + IDLE_W * (room_s - found["a"].work_s) < min(
-        point.work_j + IDLE_W * (room_s - point.work_s) for point in alone
-    )
+    work_s, work_j, _ = found["a"]
+    assert work_j + IDLE_W * (room_s - work_s) < min(point.work_j + IDLE_W * (room_s - point.work_s) for point in alone)
 
 
 def test_implausible_modes_are_not_among_the_oracles_but_maxn_always_is():
     marked = TRUTH.plausible.copy()
     marked[:2] = False
-    told = filter_plausible_points(true_front(), dataclasses.replace(TRUTH, plausible=marked))
+    told = dataclasses.replace(TRUTH, plausible=marked).filter_plausible_points(true_front())
 
     assert [point.mode for point in told.points] == [SURFACE.modes[0], SURFACE.modes[2]]
-    assert filter_plausible_points(true_front(), TRUTH) == true_front()
+    assert TRUTH.filter_plausible_points(true_front()) == true_front()

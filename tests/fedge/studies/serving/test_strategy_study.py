@@ -81,9 +81,9 @@ def test_the_optimum_is_that_of_brute_force_and_the_rate_the_best_of_all():
             continue
         told = score_answer(problem, both, choice, 1)
         assert told.solved
-        assert told.gap.loss == pytest.approx(0.0) or top.steps == 0
-        assert told.gap.excess == pytest.approx(0.0)
-        assert not told.breach.is_violation
+        assert told.loss == pytest.approx(0.0) or top.steps == 0
+        assert told.excess == pytest.approx(0.0)
+        assert not told.is_violation
 
 
 def test_the_oracle_solves_everything_without_loss():
@@ -167,11 +167,11 @@ def test_losses_are_those_of_the_formulas():
     choice = Trial(10, 2)
     told = score_answer(problem, both, choice, 1)
     steps = (16 / 40.0 - both.infer_s[2, 10]) // both.train_s[10]
-    assert told.gap.loss == pytest.approx(1 - steps / top.steps)
-    assert told.gap.excess == pytest.approx(both.infer_s[2, 10] / top.infer_s - 1)
+    assert told.loss == pytest.approx(1 - steps / top.steps)
+    assert told.excess == pytest.approx(both.infer_s[2, 10] / top.infer_s - 1)
     alone = pair(infers=False)
     slow = score_answer(ServingProblem("train", 60.0), alone, Trial(0), 1)
-    assert slow.gap.loss == pytest.approx(alone.train_s[0] / alone.train_s.min() - 1)
+    assert slow.loss == pytest.approx(alone.train_s[0] / alone.train_s.min() - 1)
 
 
 GOLDEN = (

@@ -7,7 +7,7 @@ import pytest
 from contracts.characterised_points import Noise, Truth, sweep, varied
 
 from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.reliability import (
+from fedge.characterisation.sweep_findings import (
     add_repeat_notes,
     compute_variability,
     find_differing_repeats,
