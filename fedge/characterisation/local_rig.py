@@ -115,6 +115,7 @@ def _summarise_epoch(arrays: NpzArrays, k: int, run: ProgramRun, session: Machin
     own = arrays["epoch"] == k
     samples = run.samples
     seen: dict[str, Any] = {
+        **{name: float(arrays[name][own].sum()) for name in PART_FIELDS},
         "energy_j": machine_control.counter_growth(samples, "joules_so_far", start_s, end_s),
         "temperature_c": machine_control.peak_value(samples, "temperature_c", start_s, end_s),
         **session.summarise_sensors(start_s, end_s),
@@ -123,7 +124,6 @@ def _summarise_epoch(arrays: NpzArrays, k: int, run: ProgramRun, session: Machin
         epoch=k,
         steps=int(own.sum()),
         e2e_s=end_s - start_s,
-        **{name: float(arrays[name][own].sum()) for name in PART_FIELDS},
         **seen,
         power_w=None if seen["energy_j"] is None else seen["energy_j"] / (end_s - start_s),
         cpu_load=machine_control.mean_cpu_load(samples, start_s, end_s),
