@@ -482,23 +482,8 @@ def _pareto_chart(
     colours, styles = {one.name: one.colour for one in groups}, assign_styles(one.name for one in groups)
     plane: dict[str, Any] = {"x": lambda one: one.time.mean / times.per, "y": lambda one: one.energy.mean / joules.per}
     data = [scatter_trace("front", of=list_front(points), **plane, **FRONT_STYLE)]
-    for what, drawn in references.items():
-        outline = [colours[one.name] for one in drawn]
-        if others:
-            data.append(
-                scatter_trace(
-                    f"the same rounds: {what}",
-                    of=drawn,
-                    **plane,
-                    marker={**REFERENCE_MARKS[what], "color": outline, "line": {"width": 2, "color": outline}},
-                    hover=[
-                        Markup("{}, {}: {}, {}").format(
-                            one.name, what, duration(one.time.mean), energy(one.energy.mean)
-                        )
-                        for one in drawn
-                    ],
-                )
-            )
+    for what, drawn in references.items() if others else ():
+        data.append(_reference_trace(what, drawn, colours, plane))
     for one in points:
         style = SeriesStyle(colours[one.name], styles[one.name].symbol)
         bars_s = _error_bar(one.time, times.per, style.colour)
@@ -521,6 +506,17 @@ def _pareto_chart(
         caption=caption.strip() + (CUT_AXES_CAPTION if x[0] > 0 or y[0] > 0 else ""),
         height_px=400,
         showlegend=True,
+    )
+
+
+def _reference_trace(what: str, drawn: list[RunPoint], colours: dict[str, str], plane: dict[str, Any]) -> Trace:
+    outline, hover = [colours[one.name] for one in drawn], Markup("{}, {}: {}, {}")
+    return scatter_trace(
+        f"the same rounds: {what}",
+        of=drawn,
+        **plane,
+        marker={**REFERENCE_MARKS[what], "color": outline, "line": {"width": 2, "color": outline}},
+        hover=lambda one: hover.format(one.name, what, duration(one.time.mean), energy(one.energy.mean)),
     )
 
 
