@@ -208,7 +208,7 @@ def scatter_trace(
     Texts are escaped here, as everywhere in this module. ``more`` are further Plotly settings, such as ``marker``.
     """
     ends = {"x": _escape_texts(_read_values(x, of)), "y": _escape_texts(_read_values(y, of))}
-    return _make_trace("scatter", name, {"mode": mode, **ends, **more}, of, hover, legend=legend)
+    return _make_trace("scatter", name, {"mode": mode, **ends, **more}, of, hover=hover, legend=legend)
 
 
 def line_trace(
@@ -252,7 +252,7 @@ def bar_trace(
     ends = {"x": _escape_texts(_read_values(labels, of)), "y": list(_read_values(values, of))}
     lying = {"y": ends["x"], "x": ends["y"], "orientation": "h"} if horizontal else ends
     marker = {"color": colour, **more.pop("marker", {})}
-    return _make_trace("bar", name, {**lying, "marker": marker, **more}, of, hover, legend=legend)
+    return _make_trace("bar", name, {**lying, "marker": marker, **more}, of, hover=hover, legend=legend)
 
 
 def band_trace(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Trace:
@@ -373,7 +373,7 @@ def spread_range(values: Sequence[float]) -> list[float]:
     return [begin, begin + length]
 
 
-def _make_trace(kind: str, name: str, settings: Trace, of: Sequence[Any], hover: Hover, *, legend: bool) -> Trace:
+def _make_trace(kind: str, name: str, settings: Trace, of: Sequence[Any], *, hover: Hover, legend: bool) -> Trace:
     if hover is None:
         shown: dict[str, Any] = {"hoverinfo": "skip"}
     elif isinstance(hover, str):

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from fedge.analysis.placement.placement_advice import PlacementAdvice
 
 
+PLANE_CAPTION = (
+    "Numbers: the table below, each combination at its batch size of highest throughput; thin lines: its other batch "
+    "sizes. Star: the chosen placement, {}."
+)
 AIM_WORDS = {"throughput": "most images per second", "latency": "least latency", "energy": "least joules per image"}
 
 
@@ -173,16 +177,10 @@ def _throughput_chart(advice: PlacementAdvice) -> Chart:
 
 
 def power_latency_chart(advice: PlacementAdvice) -> Chart:
-    """Plot power over latency: a numbered point per combination, its other batch sizes as a thin line, and the choice.
-
-    The numbers are the places of the combinations in ``advice.curves``; a table lists them.
-    """
+    """Plot power over latency: every combination's fastest point with its place in ``curves``, and the choice."""
     styles = assign_styles(curve.combination for curve in advice.curves)
-    plane: dict[str, Any] = {
-        "x": lambda one: 1e3 * one.latency_s,
-        "y": lambda one: one.power_w,
-        "hover": lambda one: _hover_text(one, advice.knows_watts),
-    }
+    plane: dict[str, Any] = {"x": lambda one: 1e3 * one.latency_s, "y": lambda one: one.power_w}
+    plane["hover"] = lambda one: _hover_text(one, advice.knows_watts)
     data = [
         line_trace(
             _shorten(curve.combination),
@@ -209,26 +207,21 @@ def power_latency_chart(advice: PlacementAdvice) -> Chart:
             textposition=_place_numbers(fastest),
             textfont={"size": 13},
         ),
-        chart.highlight_trace(
-            "chosen", 1e3 * chosen.latency_s, chosen.power_w, "star", hover=_hover_text(chosen, advice.knows_watts)
-        ),
+        chart.highlight_trace("chosen", 1e3 * chosen.latency_s, chosen.power_w, "star", hover=plane["hover"](chosen)),
         *_limit_traces(advice),
     ]
     # The chosen placement has its own load, so its latency may lie outside the combinations'.
     latencies_ms = [1e3 * one.latency_s for curve in advice.curves for one in curve.outcomes]
-    rate_hz = advice.plan.goal.rate_hz
-    at = "at full load" if rate_hz is None else f"at {rate_hz:g} images/s, including the time to collect a batch"
-    caption = (
-        "Numbers: the table below, each combination at its batch size of highest throughput; thin lines: its other "
-        f"batch sizes. Star: the chosen placement, {at}."
-    )
+    load, rate_hz = "at full load", advice.plan.goal.rate_hz
+    if rate_hz is not None:
+        load = f"at {rate_hz:g} images/s, including the time to collect a batch"
     return chart.xy_chart(
         "plane",
         "Power against latency",
         data,
         xaxis=chart.log_axis("latency (ms), logarithmic", *chart.log_range([*latencies_ms, 1e3 * chosen.latency_s])),
         yaxis=axis("power (W)", rangemode="tozero"),
-        caption=caption,
+        caption=PLANE_CAPTION.format(load),
         height_px=480,
     )
 

@@ -160,7 +160,7 @@ def _read_roof(side: Side, line: Roofline, at: float) -> float:
 
 def _roofline_chart(found: RooflineAnalysis, side: Side) -> Chart:
     listed = _list_menu_modes(found)
-    frames = (_mode_frame(found, side, word, row, listed) for word, row in listed)
+    frames = (_mode_frame(found, side, word, row, listed=listed) for word, row in listed)
     caption = (
         "Dotted: MAXN's roof. Marks: layers, at the limit of the roof. Star: the predicted whole network, below the "
         "roof because a roofline omits launching, loading and copying on the CPU."
@@ -177,6 +177,7 @@ def _time_energy_chart(found: RooflineAnalysis) -> Chart:
     last_ms = max(MAX_TIME_RATIO * float(spent_ms[maxn]), 1.05 * limit_ms)
     near = spent_ms <= last_ms
     low, high = float(joules[near].min()), float(joules[near].max())
+    limit = f"{percent(found.options.max_slowdown - 1)} slower than MAXN"
     plane: dict[str, Any] = {"x": lambda row: float(spent_ms[row]), "y": lambda row: float(joules[row])}
     marked = [("MAXN", maxn, "star"), ("chosen", chosen, "diamond")]
     if found.shown_row not in {maxn, chosen}:
@@ -198,14 +199,7 @@ def _time_energy_chart(found: RooflineAnalysis) -> Chart:
             marker={"size": 5},
             hover=lambda row: _hover_text(found, row),
         ),
-        line_trace(
-            f"{percent(found.options.max_slowdown - 1)} slower than MAXN",
-            [limit_ms, limit_ms],
-            [0.0, 2.0 * high],
-            colour=GREY,
-            dash="dash",
-            markers=False,
-        ),
+        line_trace(limit, [limit_ms, limit_ms], [0.0, 2.0 * high], colour=GREY, dash="dash", markers=False),
         *(
             chart.highlight_trace(name, float(spent_ms[row]), float(joules[row]), symbol, hover=_hover_text(found, row))
             for name, row, symbol in marked

@@ -215,15 +215,19 @@ def _build_sections(result: TopologyResult, training: TrainingCheck | None) -> I
         Table("kept", ("layer", "reason it is not pruned"), uncut).html,
     )
     if training is not None:
-        grown = "" if training.grown_mb is None else f" Its memory grew by {number(training.grown_mb)} MB."
-        lead = Markup("{}, {} steps of SGD on {} synthetic samples.{} {} on this machine, not on the board.").format(
-            largest.variant.name, len(training.losses), training.batch_size, grown, render_badge("measured")
-        )
-        steps, hover = list(range(1, len(training.losses) + 1)), "step %{x}: %{y:.4g}"
-        data = [line_trace("loss", steps, training.losses, colour=COLOURS[0], hover=hover)]
-        at, loss = axis("step", dtick=1), axis("loss")
-        chart = xy_chart("loss", "Loss on the same samples", data, xaxis=at, yaxis=loss, height_px=260)
-        yield Section("Training test", lead, (chart,))
+        yield _training_section(largest.variant, training)
+
+
+def _training_section(variant: NetworkVariant, training: TrainingCheck) -> Section:
+    grown = "" if training.grown_mb is None else f" Its memory grew by {number(training.grown_mb)} MB."
+    lead = Markup("{}, {} steps of SGD on {} synthetic samples.{} {} on this machine, not on the board.").format(
+        variant.name, len(training.losses), training.batch_size, grown, render_badge("measured")
+    )
+    steps, hover = list(range(1, len(training.losses) + 1)), "step %{x}: %{y:.4g}"
+    data = [line_trace("loss", steps, training.losses, colour=COLOURS[0], hover=hover)]
+    at, loss = axis("step", dtick=1), axis("loss")
+    chart = xy_chart("loss", "Loss on the same samples", data, xaxis=at, yaxis=loss, height_px=260)
+    return Section("Training test", lead, (chart,))
 
 
 def _need_chart(

@@ -21,6 +21,7 @@ from experiments.report.characterisation.setting_families import NUMERIC_KNOBS, 
 from experiments.report.chart import GREY, SYMBOLS, Chart, ChartFrame, Trace, axis
 from experiments.report.page import Section
 from experiments.report.quantities import UnitScale, capitalise, energy_scale, number, percent, time_scale
+from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.sweep_plan import KNOB_TITLES, describe_point
 
 MAX_BARS = 12
@@ -178,10 +179,7 @@ def _make_breakdown_frame(
         look: dict[str, Any] = {"colour": part.colour, "horizontal": True, "width": 0.72}
         data.append(chart.bar_trace(part.name, places, spent, hover=texts, **look))
     totals = [basis.get_estimate(one, "e2e_s") for one in settings]
-    # Intervals are cut at three times the total; the hover text has the full ones.
-    ends = [
-        min(total.high, 3.0 * total.value) if total.is_bounded else total.value for total in totals if total is not None
-    ]
+    ends = [_cut_interval(total) for total in totals if total is not None]
     figures = [None if total is None else total.value for total in totals]
     data += [
         chart.scatter_trace(
@@ -218,6 +216,11 @@ def _make_breakdown_frame(
         annotations=[_make_group_heading(name, place) for place, (name, one) in enumerate(rows) if one is None],
     )
     return ChartFrame(label, data, layout, stall)
+
+
+def _cut_interval(total: Estimate) -> float:
+    """Return the end of a bar's interval, cut at three times the total; the hover text has the full one."""
+    return min(total.high, 3.0 * total.value) if total.is_bounded else total.value
 
 
 def _make_group_heading(name: str, place: int) -> dict[str, Any]:

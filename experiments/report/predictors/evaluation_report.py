@@ -117,7 +117,7 @@ def evaluation_table(key: str, groups: EvaluationGroups, columns: Sequence[Choic
         failed = sum(row.error is not None for row in group)
         name = f"{method} ({failed} failed)" if failed else method
         named.append(((swatch_cell(styles[method].colour, name), value_cell(count)), group))
-    return build_choice_table(key, ("method", "modes"), named, columns, title)
+    return build_choice_table(key, ("method", "modes"), named, columns, title=title)
 
 
 CHOICE_DESCRIPTIONS = {
@@ -195,8 +195,8 @@ def _list_target_sections(
             f"{name}: predicted and measured",
             "One seed. The slider sets the number of profiled modes.",
             (
-                build_scatter_chart(f"{key}-predicted-time", "time per step", "ms", target, outcomes),
-                build_scatter_chart(f"{key}-predicted-power", "power", "W", target, outcomes),
+                build_scatter_chart(f"{key}-predicted-time", "time per step", "ms", target, outcomes=outcomes),
+                build_scatter_chart(f"{key}-predicted-power", "power", "W", target, outcomes=outcomes),
             ),
         )
         lead = "How close is each predicted front to the measured one?"

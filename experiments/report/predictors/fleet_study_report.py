@@ -108,9 +108,9 @@ def _build_tables(groups: Mapping[str, Sequence[FleetRun]]) -> tuple[Table, Tabl
     ]
     title = "Baselines on the same boards and partitions"
     return (
-        build_choice_table("policies", ("policy",), named, FLEET_COLUMNS, "Fleet: means per round"),
-        build_choice_table("savings", ("policy",), named, SAVING_COLUMNS, "Energy saved"),
-        build_choice_table("baselines", ("against", "policy"), against, BASELINE_COLUMNS, title),
+        build_choice_table("policies", ("policy",), named, FLEET_COLUMNS, title="Fleet: means per round"),
+        build_choice_table("savings", ("policy",), named, SAVING_COLUMNS, title="Energy saved"),
+        build_choice_table("baselines", ("against", "policy"), against, BASELINE_COLUMNS, title=title),
     )
 
 

@@ -114,7 +114,7 @@ def _mode_choice_table(choices: Sequence[ModeChoiceResult], title: str = "") -> 
         ((swatch_cell(styles[policy].colour, policy), number_cell(f"{ratio:g}")), rows)
         for (policy, ratio), rows in groups.items()
     )
-    return build_choice_table("policies", ("policy", "ratio"), named, MODE_CHOICE_COLUMNS, title)
+    return build_choice_table("policies", ("policy", "ratio"), named, MODE_CHOICE_COLUMNS, title=title)
 
 
 def write_mode_choice_page(target: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult], out: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from experiments.report import chart
-from experiments.report.chart import COLOURS, GREY, SYMBOLS, Chart, axis
+from experiments.report.chart import COLOURS, GREY, SYMBOLS, Chart, Trace, axis
 from experiments.report.page import Card, Section, render_badge, write_page
 from experiments.report.quantities import duration, energy, number, percent
 from experiments.report.tables import Cell, Table, number_cell, text_cell, value_cell
@@ -261,14 +261,7 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
             error_x=_error_bars([point.step_s for point in bars], 1e3),
             error_y=_error_bars([_read_cost(front, point) for point in bars], 1.0),
         ),
-        chart.scatter_trace(
-            word,
-            of=facts.measurements,
-            x=lambda one: 1e3 * one.step_s,
-            y=lambda one: one.power_w if unit == "W" else one.step_s * one.power_w,
-            marker={"symbol": "circle-open", "size": 9, "color": COLOURS[2], "line": {"width": 2}},
-            hover=lambda one: f"<b>{one.mode}</b><br>{word}: {1e3 * one.step_s:.4g} ms, {one.power_w:.3g} W",
-        ),
+        _measurements_trace(facts, word, unit),
     ]
     for name, point, symbol in (("knee", front.knee, "diamond"), ("MAXN", front.maxn, "star")):
         at_ms, spent = 1e3 * point.step_s.value, _read_cost(front, point).value
@@ -288,6 +281,17 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
         yaxis=axis(f"{title}{' per step' * (unit == 'J')} ({unit})", range=[*costs]),
         caption=caption,
         height_px=480,
+    )
+
+
+def _measurements_trace(facts: ModelSummary, word: str, unit: str) -> Trace:
+    return chart.scatter_trace(
+        word,
+        of=facts.measurements,
+        x=lambda one: 1e3 * one.step_s,
+        y=lambda one: one.power_w if unit == "W" else one.step_s * one.power_w,
+        marker={"symbol": "circle-open", "size": 9, "color": COLOURS[2], "line": {"width": 2}},
+        hover=lambda one: f"<b>{one.mode}</b><br>{word}: {1e3 * one.step_s:.4g} ms, {one.power_w:.3g} W",
     )
 
 

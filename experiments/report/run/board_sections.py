@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from markupsafe import Markup
@@ -36,70 +36,55 @@ def build_mode_charts(run: LoadedRun) -> Iterator[Chart]:
 
     If a board completed several tasks for one model version, the last one counts.
     """
-    view = sample_run(run)
-    rows = {(row.board, row.round): row for row in view.select_rows(run)}
-    table = [[rows.get((board, one.round)) for one in view.rounds] for board in view.boards]
     for knob, title, unit in KNOB_TITLES:
-        cells = [[getattr(row, knob, None) for row in line] for line in table]
         tops = {device: _find_knob_top(run, device, knob) for device in run.styles}
-        scale = [tops[run.device_by_board[board]] for board in view.boards]
-        mixes = [[_describe_mix(row) for row in line] for line in table]
-        yield _heatmap_chart(run, f"modes-{knob}", title, cells, tops=scale, unit=unit, mixes=mixes)
-    if any(row.mix_mode is not None for row in rows.values()):
-        shares = [[_mix_percent(row) for row in line] for line in table]
+        yield _heatmap_chart(run, f"modes-{knob}", title, operator.attrgetter(knob), tops=tops, unit=unit)
+    if any(row.mix_mode is not None for row in sample_run(run).select_rows(run)):
         caption = "Share of a round's steps, in percent, that ran first in a second, slower mode."
-        tops_percent = [100.0] * len(view.boards)
-        yield _heatmap_chart(run, "modes-mix", "Second mode", shares, tops=tops_percent, unit=" %", caption=caption)
+        tops = dict.fromkeys(run.styles, 100.0)
+        yield _heatmap_chart(run, "modes-mix", "Second mode", _mix_percent, tops=tops, unit=" %", caption=caption)
 
 
 def _heatmap_chart(
     run: LoadedRun,
     key: str,
     title: str,
-    cells: Sequence[Sequence[float | None]],
+    read: Callable[[ClientRow], float | None],
     *,
-    tops: Sequence[float],
+    tops: Mapping[str, float],
     unit: str,
-    mixes: Sequence[Sequence[Markup]] = (),
     caption: str = "",
 ) -> Chart:
+    """Plot a value per board and round as a share of the maximum of the board's kind."""
     view = sample_run(run)
-    hover = [
-        [
-            Markup("{} ({}), round {}: {}").format(
-                board,
-                run.device_by_board[board],
-                one.round,
-                "unknown" if v is None else f"{v:g}{unit} of {top:g}{unit}, {100 * v / top:.0f} %",
-            )
-            for one, v in zip(view.rounds, line, strict=True)
-        ]
-        for board, line, top in zip(view.boards, cells, tops, strict=True)
-    ]
-    if mixes:
-        hover = [[a + b for a, b in zip(line, mix, strict=True)] for line, mix in zip(hover, mixes, strict=True)]
-    labelled = len(view.rounds) <= MAX_LABELLED_ROUNDS
-    trace = chart.heatmap_trace(
-        [str(one.round) for one in view.rounds],
-        view.boards,
-        [[None if value is None else value / top for value in line] for line, top in zip(cells, tops, strict=True)],
-        hover=hover,
-        texts=[["" if v is None else f"{v:.0f}" for v in line] for line in cells] if labelled else None,
-    )
+    rows = {(row.board, row.round): row for row in view.select_rows(run)}
+    shares: list[list[float | None]] = []
+    hover: list[list[str]] = []
+    texts: list[list[str]] = []
+    for board in view.boards:
+        device = run.device_by_board[board]
+        top, own = tops[device], [rows.get((board, one.round)) for one in view.rounds]
+        values = [None if row is None else read(row) for row in own]
+        shares.append([None if value is None else value / top for value in values])
+        texts.append(["" if value is None else f"{value:.0f}" for value in values])
+        hover.append([])
+        for one, row, value in zip(view.rounds, own, values, strict=True):
+            known = "unknown" if value is None else f"{value:g}{unit} of {top:g}{unit}, {100 * value / top:.0f} %"
+            text = Markup("{} ({}), round {}: {}").format(board, device, one.round, known)
+            if row is not None and row.mix_mode is not None:
+                mixed = Markup("<br>{} of {} minibatches first in {}")
+                text += mixed.format(row.mix_steps, row.steps, row.mix_mode)
+            hover[-1].append(text)
+    numbers, labelled = [str(one.round) for one in view.rounds], len(view.rounds) <= MAX_LABELLED_ROUNDS
+    trace = chart.heatmap_trace(numbers, view.boards, shares, hover=hover, texts=texts if labelled else None)
     along, up = axis("round", type="category", showgrid=False, nticks=12), {**CATEGORY_AXIS, "dtick": 1}
     layout = {"xaxis": along, "yaxis": up, "margin": {"t": 8}}
     return Chart(key, title, caption, [trace], layout=layout, height_px=66 + 24 * max(3, len(view.boards)))
 
 
-def _describe_mix(row: ClientRow | None) -> Markup:
-    if row is None or row.mix_mode is None:
-        return EMPTY
-    return Markup("<br>{} of {} minibatches first in {}").format(row.mix_steps, row.steps, row.mix_mode)
-
-
-def _mix_percent(row: ClientRow | None) -> float | None:
+def _mix_percent(row: ClientRow) -> float | None:
     """Return the percentage of steps in the second mode; None for a board that did not train."""
-    return None if row is None or row.cores is None or not row.steps else 100.0 * (row.mix_steps or 0) / row.steps
+    return None if row.cores is None or not row.steps else 100.0 * (row.mix_steps or 0) / row.steps
 
 
 def _find_knob_top(run: LoadedRun, device: str, knob: str) -> float:

@@ -110,21 +110,27 @@ class HeadlineFigure:
     """A figure by which runs and groups are compared.
 
     Attributes:
+        figure: How it is read from a run, or its name in the run's summary.
         unit: Unit of the exported number and of the interval.
         per: Divisor from the figure's unit to ``unit``.
         better: Selects the better value, ``max`` or ``min``; None if none is.
     """
 
     heading: str
-    figure: RunFigure
+    figure: RunFigure | str
     format: FigureFormat
     unit: str = ""
     per: float = 1.0
     better: Callable[[Sequence[float]], float] | None = min
 
+    def read(self, run: LoadedRun) -> float | None:
+        """Return a run's value, None if unknown."""
+        value: float | None = run.summary[self.figure] if isinstance(self.figure, str) else self.figure(run)
+        return value
+
     def build_cells(self, runs: Sequence[LoadedRun]) -> list[Cell]:
         """Build a cell per run, of which the best is marked."""
-        values = [self.figure(run) for run in runs]
+        values = [self.read(run) for run in runs]
         given = [value for value in values if value is not None]
         best = self.better(given) if self.better and len(set(given)) > 1 else None
         shown = [UNKNOWN if value is None else self.format(value)[0] for value in values]
@@ -159,20 +165,8 @@ class HeadlineFigure:
         return (verdict == "higher") == (self.better is max)
 
 
-def summary_figure(
-    heading: str,
-    name: str,
-    shown: FigureFormat,
-    unit: str = "",
-    per: float = 1.0,
-    better: Callable[[Sequence[float]], float] | None = min,
-) -> HeadlineFigure:
-    """Return a figure of the runs' summaries."""
-    return HeadlineFigure(heading, lambda run: run.summary[name], shown, unit, per=per, better=better)
-
-
 def _share_figure(heading: str, name: str, better: Callable[[Sequence[float]], float] = min) -> HeadlineFigure:
-    return summary_figure(heading, name, _format_percents, "%", per=0.01, better=better)
+    return HeadlineFigure(heading, name, _format_percents, "%", per=0.01, better=better)
 
 
 def _format_percents(*shares: float) -> tuple[str, ...]:
@@ -183,8 +177,8 @@ def _format_percents(*shares: float) -> tuple[str, ...]:
 
 DURATIONS, NUMBERS = format_each(duration), format_each(number)
 ENERGY = HeadlineFigure("energy", lambda run: run.energy_with_idle_j, energies, "J")
-MEAN_ROUND = summary_figure("mean round", "mean_round_s", DURATIONS, "s")
-MAKESPAN = summary_figure("makespan", "makespan_s", DURATIONS, "s")
+MEAN_ROUND = HeadlineFigure("mean round", "mean_round_s", DURATIONS, "s")
+MAKESPAN = HeadlineFigure("makespan", "makespan_s", DURATIONS, "s")
 SAVINGS = (
     _share_figure("saving vs MAXN", "saving_vs_maxn", max),
     _share_figure("saving vs MAXN, low idle", "saving_vs_maxn_parked", max),
@@ -228,7 +222,7 @@ def describe_summary_figure(name: str) -> HeadlineFigure:
     if "saving" in name or name.endswith(("accuracy", "_mape", "_ape", "_spent")):
         return _share_figure(heading, name, min if name.endswith(("ape", "spent")) else max)
     shown, unit = (energies, "J") if name.endswith("_j") else (DURATIONS, "s") if name.endswith("_s") else (NUMBERS, "")
-    return summary_figure(heading, name, shown, unit)
+    return HeadlineFigure(heading, name, shown, unit)
 
 
 def list_seed_tables(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> tuple[Table, Table, Table]:
@@ -245,7 +239,7 @@ def _figures_table(key: str, groups: Sequence[SeedGroup], figures: Sequence[Head
         (
             swatch_cell(group.colour, group.name),
             value_cell(len(group.by_seed)),
-            *(one.build_cell(group.mean_interval(one.figure), len(group.by_seed)) for one in figures),
+            *(one.build_cell(group.mean_interval(one.read), len(group.by_seed)) for one in figures),
         )
         for group in groups
     )
@@ -258,7 +252,7 @@ def paired_difference_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGrou
     if len(groups) <= MAX_PAIRED_GROUPS:
         pairs = list(combinations(groups, 2))
     for (a, b), figure in product(pairs, (*list_headline_figures(runs), *ERROR_FIGURES)):
-        interval = a.paired_difference(b, figure.figure)
+        interval = a.paired_difference(b, figure.read)
         if interval is not None:
             verdict = interval.verdict
             better = UNDECIDED_NOTES.get(verdict) or (a if figure.is_improved(verdict) else b).name

@@ -46,7 +46,7 @@ def made(sweep: Callable[..., SweepResult]) -> Made:
 
 
 def test_every_knob_that_was_turned_is_an_axis(settings):
-    assert find_axes(settings) == ("workers", "mode", "gpu_mhz")
+    assert find_axes(settings) == ["workers", "mode", "gpu_mhz"]
 
 
 def test_repeats_are_one_setting(settings):
@@ -56,7 +56,7 @@ def test_repeats_are_one_setting(settings):
 def test_modes_that_differ_in_one_clock_are_seen_along_this_clock_alone(made, base):
     assert base.mode is not None
     modes = [replace(base.mode, gpu_mhz=clock) for clock in (420.75, 675.75, 1377.0)]
-    assert find_axes(made([replace(base, mode=mode) for mode in modes])) == ("gpu_mhz",)
+    assert find_axes(made([replace(base, mode=mode) for mode in modes])) == ["gpu_mhz"]
 
 
 def test_a_line_has_its_values_in_order_and_says_its_board(settings):
@@ -146,7 +146,7 @@ def family(setting: SettingSummary, values: dict[object, tuple[float, float]], a
         )
         for value, (e2e_s, stall_s) in values.items()
     ]
-    return SettingFamily(axis, "a name", tuple(made), 0)
+    return SettingFamily(axis, "a name", tuple(made))
 
 
 @pytest.mark.parametrize(

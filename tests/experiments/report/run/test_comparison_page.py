@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.report.confidence_intervals import ConfidenceInterval
-from experiments.report.run.comparison_charts import RunPoint, build_pareto_charts, list_front
-from experiments.report.run.comparison_page import describe_groups
+from experiments.report.run.comparison_page import RunPoint, build_pareto_charts, describe_groups, list_front
 from experiments.report.run.loaded_runs import load_runs
 from experiments.report.run.run_page import write_report
 from experiments.report.run.seed_comparison import group_by_experiment
@@ -116,8 +115,8 @@ def test_runs_of_several_seeds_are_named_by_group_and_seed(seeded):
 
 def test_ten_runs_have_ten_colours_and_more_differ_in_their_lines(make_run):
     runs = load_runs([make_run(f"run-{i}") for i in range(13)])
-    assert len({run.colour for run in runs[:10]}) == 10
-    assert len({(run.colour, run.dash) for run in runs}) == 13
+    assert len({run.style.colour for run in runs[:10]}) == 10
+    assert len({(run.style.colour, run.style.dash) for run in runs}) == 13
 
 
 def test_names_are_escaped(make_run, tmp_path):
