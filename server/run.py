@@ -85,7 +85,8 @@ def read_claim_name(experiment: Experiment, folder: Path) -> str:
 
 
 def is_run_over(claim: str) -> bool:
-    """Return whether the run with a claim name is over: its folder is here, and no process writes its store any more.
+    """Return whether the run with a claim name is over: no process writes its store any more, or its folder is another
+    run's by now.
 
     Every run's server process is on the SuperLink's machine, so this sees all of them, also those that were killed. A
     run whose folder is not found, or whose lock cannot be read, counts as going on: its claims expire.
@@ -98,7 +99,7 @@ def is_run_over(claim: str) -> bool:
         written = (folder / CLAIM_FILE).read_text(encoding="utf-8").strip()
     except OSError:
         return False
-    return written == found["token"] and is_locked(folder / STORE / LOCK) is False
+    return written != found["token"] or is_locked(folder / STORE / LOCK) is False
 
 
 def build_coordinator(

@@ -54,6 +54,14 @@ def test_the_boards_of_a_run_that_was_interrupted_work_for_the_next_at_once(prov
     assert run_one_round(provisioned, tmp_path) == set(provisioned.boards)
 
 
+def test_a_run_in_the_place_of_one_that_was_interrupted_begins_at_once(provisioned):
+    for _ in range(2):
+        with faulty_run(provisioned) as run:
+            waited = [row.message for row in read_rows(run.folder, EventRow) if row.kind == WAITING]
+
+    assert waited == []
+
+
 def test_a_board_back_before_the_superlink_gave_it_up_is_no_problem(provisioned, tmp_path):
     name, board = next(iter(provisioned.boards.items()))
     board.kill()

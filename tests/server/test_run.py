@@ -52,8 +52,14 @@ def test_without_locks_nobody_knows_whether_a_run_is_over(tmp_path, monkeypatch)
     assert not is_run_over(claim)
 
 
-@pytest.mark.parametrize("claim", ["digits", "digits (/no/such/folder, 0123abcd)", "digits ({there}, 00000000)"])
-def test_of_a_run_that_is_not_found_nobody_knows_whether_it_is_over(tmp_path, claim):
-    read_claim_name(Experiment(fleet=(FleetEntry(device="nano"),)), tmp_path)
+@pytest.mark.parametrize("claim", ["digits", "digits (/no/such/folder, 0123abcd)"])
+def test_of_a_run_that_is_not_found_nobody_knows_whether_it_is_over(claim):
+    assert not is_run_over(claim)
 
-    assert not is_run_over(claim.format(there=tmp_path))
+
+def test_a_run_is_over_once_another_run_has_its_folder(tmp_path):
+    read_claim_name(Experiment(fleet=(FleetEntry(device="nano"),)), tmp_path)
+    tables = RunTables(tmp_path)
+
+    assert is_run_over(f"digits ({tmp_path}, 00000000)")
+    tables.close()
