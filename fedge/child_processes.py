@@ -1,17 +1,15 @@
-"""Child processes that end with their parent, or with its use of them; freed memory of this process."""
+"""Child processes that end with their parent, or with its use of them."""
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fedge.errors import FedgeError, RunFailed
 from fedge.import_path import start_children
@@ -102,27 +100,3 @@ def _wait_for_parent() -> None:
 def count_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-RELEASE_EVERY = 128
-"""Answers of a process between two releases of its freed memory; one takes milliseconds."""
-
-
-def release_freed_memory() -> None:
-    """Return the free parts of the heap to the system, where the C library can (glibc).
-
-    glibc keeps them for later: after a large array was freed, arrays of up to 32 MB come from the heap, and whatever
-    lies above a hole keeps it. Rounds of 3 boards left 24 of 320 MB so after 260 rounds, and writing parts of the store
-    23 of 99 MB after 1,200, while what was in use stayed (mallinfo2): benchmarks/soak.py grew by 2.4 % in 1,000 rounds.
-    """
-    trim = _find_trim()
-    if trim is not None:
-        trim(0)
-
-
-@cache
-def _find_trim() -> Any:
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # another C library, or another system
-        return None

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
-from fedge.child_processes import RELEASE_EVERY, release_freed_memory
 from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask, answer_together
 from fedge.flower.update_codec import encode_answer
 
-_calls = itertools.count(1)
-
 
 def answer_tasks(tasks: Sequence[ClientTask]) -> list[Answer]:
     """Answer requests to different emulated clients, who predict together; the answers are in the same order."""
-    if next(_calls) % RELEASE_EVERY == 0:
-        release_freed_memory()
     return [_prepare_answer(task, answer) for task, answer in zip(tasks, answer_together(tasks), strict=True)]
 
 

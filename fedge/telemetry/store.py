@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import FileLock, sync_folder, write_text
-from fedge.child_processes import release_freed_memory
 from fedge.errors import BadInput
 from fedge.telemetry import store_files, wal
 from fedge.telemetry.run_folder import STORE
@@ -92,7 +91,6 @@ class TableWriter:
             return
         try:
             store_files.finish_wal(self._where, self._table, self._number)
-            release_freed_memory()
         finally:
             # A part supersedes its write-ahead file: nothing may be appended to that, whatever failed afterwards.
             if not store_files.numbered_path(self._where, self._number, store_files.WAL).exists() or self._is_sealed():

@@ -2,16 +2,13 @@
 
 import multiprocessing
 import os
-import platform
-import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from fedge.child_processes import end_process, release_freed_memory, run_in_child
+from fedge.child_processes import end_process, run_in_child
 from fedge.errors import BadInput, RunFailed
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
@@ -61,23 +58,3 @@ def test_a_call_that_fails_in_a_child_says_why(value, reason):
     with pytest.raises(RunFailed, match=reason):
         run_in_child(halve, value)
     assert not multiprocessing.active_children()
-
-
-def _measure_release(_: None) -> tuple[float, float]:
-    """Return this process's memory in MB, before and after a release of holes below something that is in use."""
-    blocks = [bytes(4000) for _ in range(20_000)]
-    blocks[:] = blocks[-1:]
-    before = _heap_mb()
-    release_freed_memory()
-    return before, _heap_mb()
-
-
-def _heap_mb() -> float:
-    return int(re.findall(r"Anonymous: +(\d+)", Path("/proc/self/smaps_rollup").read_text())[0]) / 1000
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_holes_in_the_heap_go_back_to_the_system():
-    before, after = run_in_child(_measure_release, None)
-
-    assert before - after > 60.0  # of 80
