@@ -295,7 +295,7 @@ def _list_entry_terms(entry: FleetEntry, workload: WorkloadSpec) -> dict[str, fl
 def start_state(columns: FleetColumns, seed: int) -> ColumnState:
     """Return the state before the first round; availability starts in its stationary state."""
     n, rng = len(columns), make_generator(seed, "availability", "columns")
-    none = np.zeros(n, dtype=np.int64)
+    zeros, none, untried = np.zeros(n), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.uint64)
     on_s, off_s = columns.on_s[columns.entry], columns.off_s[columns.entry]
     on, switch_s = np.ones(n, dtype=np.bool_), np.full(n, np.inf)
     changing = np.flatnonzero(np.isfinite(on_s))
@@ -304,7 +304,7 @@ def start_state(columns: FleetColumns, seed: int) -> ColumnState:
     return ColumnState(
         0.0,
         knowledge=tuple(start_knowledge(kind) for kind in columns.kinds),
-        record=ClientRecord(np.zeros(n), np.zeros(n), none, np.zeros(n, dtype=np.uint64), none),
+        record=ClientRecord(log_s=zeros, log_w=zeros, measured=none, tried=untried, explored=none),
         last_round=none,
         busy_s=np.zeros(n),
         left_j=columns.start_j[columns.entry],

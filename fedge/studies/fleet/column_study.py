@@ -409,7 +409,8 @@ class _TrueClients:
         power, link_s = np.exp(columns.log_power[clients]), columns.link_s[entry]
         radio_j = (columns.radio_w * columns.link_s)[entry]
         by_entry = RoundClients(columns.names, entry, link_s=link_s, radio_j=radio_j)
-        return cls(columns, clients, scale, power, by_entry, groups=group_clients(entry, scale, power))
+        groups = group_clients(entry, scale, power)
+        return cls(columns, clients, scale=scale, power=power, by_entry=by_entry, groups=groups)
 
     @property
     def kind(self) -> Rows:

@@ -200,7 +200,7 @@ def find_both_best_presets(
         return compute_objective_or_balance(policy, spent, maxn)
 
     def find(own: Sequence[Sequence[PresetWork]], limit_s: float) -> FleetCost:
-        return find_best_presets(clients, scale(stack_presets(own)), limit_s, aim, most_lengths)
+        return find_best_presets(clients, scale(stack_presets(own)), limit_s, aim=aim, most_lengths=most_lengths)
 
     return find(options, max_round_s(policy, maxn.round_s)), find(capped, math.inf)
 

@@ -38,7 +38,8 @@ from pathlib import Path
 from fedge.characterisation.local_rig import build_local_rig
 from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, MeasurementSchedule
 from fedge.characterisation.sweep_plan import SweepPoint, WorkloadPlan
-workload = WorkloadPlan("tiny", "digits-cnn", (3, 32, 32), 10, Images(32, 64, 48))
+images = Images(count=32, width=64, height=48)
+workload = WorkloadPlan(name="tiny", model="digits-cnn", input=(3, 32, 32), classes=10, images=images)
 rig = build_local_rig(CharacterisationPlan("p", ("here",), {}, {}, MeasurementSchedule(), ()), Path(sys.argv[1]))
 told = lambda text: print(text, flush=True)
 rig.measure(SweepPoint("here", "tiny", batch_size=8, workers=2), workload, MeasurementSchedule(epochs=10**4), told)
