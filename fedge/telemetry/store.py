@@ -139,11 +139,8 @@ class RunTables:
             sync_folder(folder)
         self._writers = {table: TableWriter(folder, table, now_s) for table in TABLES}
         sync_folder(folder / STORE)
-        self._arrow_before = pa.io_thread_count(), pa.default_memory_pool()
+        self._threads_before = pa.io_thread_count()
         pa.set_io_thread_count(IO_THREADS)
-        # Arrow's own pool keeps what was freed, beside what the C library's heap keeps free for everybody: after 1,400
-        # rounds of 3 boards, stored and shown, the process had 116 MB with it and 106 without, in the same time.
-        pa.set_memory_pool(pa.system_memory_pool())
         self._rounds = read_rows(folder, RoundRow) if exists else []
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -173,14 +170,12 @@ class RunTables:
             writer.seal()
 
     def close(self) -> None:
-        """Convert all write-ahead files to parts, release the lock, and leave Arrow's threads and pool as they were."""
+        """Convert all write-ahead files to parts, release the lock, and leave Arrow's threads as they were."""
         import pyarrow as pa
 
         self.seal()
         self._lock.release()
-        threads, pool = self._arrow_before
-        pa.set_io_thread_count(threads)
-        pa.set_memory_pool(pool)
+        pa.set_io_thread_count(self._threads_before)
 
     @property
     def rounds(self) -> tuple[RoundRow, ...]:
