@@ -204,6 +204,9 @@ def main() -> None:
     # Before numpy and torch are imported: multi-threaded sums round differently and slow down small ones.
     for library in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
+    # Arrow's own pool keeps what was freed, beside what the heap keeps free for everybody: with 1,400 rounds of 3
+    # boards stored and shown, a process had 116 MB with it and 106 without, in the same computing time.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # Otherwise Typer escapes the brackets of plain help texts with backslashes for rich's markup.
     typer.core.HAS_RICH = False
     if sys.stderr is None:  # it was closed before the start
