@@ -19,8 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
-from fedge.types import Floats, ProfileTable
+from fedge.types import Floats
 
 HERE = Path(__file__).resolve()
 FOUR_KINDS = ("nano", "xavier-nx", "agx-xavier", "agx-orin-64gb")
@@ -73,26 +72,22 @@ def build_parser(doc: str | None, **counts: int) -> argparse.ArgumentParser:
     return parser
 
 
-def run_parts(
-    doc: str | None, parts: Mapping[str, Callable[..., None]], default: Sequence[str] = (), **counts: int
-) -> None:
+def run_parts(doc: str | None, parts: Mapping[str, Callable[[], None]], default: Sequence[str] = ()) -> None:
     """Run the parts of a program that the command line names.
 
     Args:
         doc: The program's docstring, which ``--help`` prints.
         parts: Function of each part.
         default: Parts that run if none is named; all if empty.
-        counts: Default of every option ``--NAME``. Each part receives all of them as keyword arguments.
     """
-    parser = build_parser(doc, **counts)
+    parser = build_parser(doc)
     names = ", ".join(default) or "all of them"
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; {names} by default")
-    options = vars(parser.parse_args())
-    chosen = options.pop("parts") or default or parts
+    chosen = parser.parse_args().parts or default or parts
     if unknown := [name for name in chosen if name not in parts]:
         parser.error(f"{unknown[0]!r} is none of {', '.join(parts)}")
     for name in chosen:
-        parts[name](**options)
+        parts[name]()
 
 
 def profiles_folder() -> Path:
@@ -103,17 +98,12 @@ def profiles_folder() -> Path:
     return Path(folder)
 
 
-def find_profiles(kind: str, board: str = "*") -> list[Path]:
-    """Return the measured tables of training (``train``) or inference (``infer``), or end the program without any."""
-    paths = sorted(profiles_folder().glob(f"{board}/{kind}/*.csv"))
+def find_profiles() -> list[Path]:
+    """Return the measured tables of training, or end the program without any."""
+    paths = sorted(profiles_folder().glob("*/train/*.csv"))
     if not paths:
-        sys.exit(f"FEDGE_PROFILES: got {profiles_folder()}; a folder that holds <board>/{kind}/<workload>.csv")
+        sys.exit(f"FEDGE_PROFILES: got {profiles_folder()}; a folder that holds <board>/train/<workload>.csv")
     return paths
-
-
-def read_batch_sizes(path: Path) -> list[ProfileTable]:
-    """Read a measured table once for each of its batch sizes."""
-    return [read_mode_table(path, batch_size=size) for size in list_batch_sizes(path)]
 
 
 def build_table(title: str, *headings: str, left: Sequence[str] = ()) -> Table:

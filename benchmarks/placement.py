@@ -1,147 +1,43 @@
-"""Placement of inference: the planner against brute force, and predicted combinations.
+"""Placement of inference on this machine: predicted combinations of instances beside measured ones.
 
-    python benchmarks/placement.py [planner|here]...
+    python benchmarks/placement.py
 
-planner   100 random problems against trying everything; time of larger spaces, up to 4 accelerators, 8 batch sizes,
-          3 precisions, 3 instances each
-here      this machine's processor with torch and ONNX Runtime, really run: singles and some pairs are measured and
-          fitted, then pairs and triples outside the fit are measured too, and compared
+Torch and ONNX Runtime on the processor, really run: singles and some pairs are measured and fitted, then pairs and
+triples outside the fit are measured too, and compared.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from figures import build_table, compute_mape, run_parts
+from figures import build_parser, build_table, compute_mape
 from rich.console import Console
 
 from fedge.analysis.placement.accelerator_fit import (
-    PlacementMeasurement,
-    apply_parameters,
-    find_parameter_keys,
     fit_board,
     predict_images_per_s,
 )
-from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard, build_placement_board
+from fedge.analysis.placement.accelerators import Instance, Placement
 from fedge.analysis.placement.inference_jobs import (
     build_host_board,
     detect_libraries,
     list_runtimes,
     prepare_model_source,
 )
-from fedge.analysis.placement.placement_outcome import PlacementGoal, evaluate_placement
-from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES, plan_placement
 from fedge.analysis.placement.placement_runs import measure_placement
-from fedge.costs.layers.network_cost import NetworkCost
-from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.layers.network_source import load_network_cost
-from fedge.devices.catalogue import find
 
 CONSOLE = Console(width=150)
 HOST_MODEL, HOST_SECONDS = "resnet18", 2.0
 TORCH, ORT = ("torch-cpu", "fp32"), ("ort-cpu", "fp32")
-CUDA, TENSOR, DLA = ("cuda-cores", "fp32"), ("tensor-cores", "mixed"), ("dla-0", "fp16")
-
-
-def resnet50() -> NetworkCost:
-    network = find_known_network("resnet50-imagenet")
-    assert network is not None
-    return network
 
 
 def build_placement(names: Sequence[tuple[str, str]], size: int) -> Placement:
     return Placement(tuple(Instance(name, size, precision) for name, precision in names))
-
-
-def report_planner() -> None:
-    """Compare with brute force on random variations of the AGX Orin, and time large spaces."""
-    rng = np.random.default_rng(0)
-    wrong = infeasible = 0
-    for _ in range(100):
-        board, goal = draw_board_and_goal(rng)
-        sizes = (1, 8, 64)
-        tried = [evaluate_placement(board, resnet50(), one, goal.rate_hz) for one in list_all_placements(board, sizes)]
-        best = min((compute_cost(goal, one) for one in tried), default=math.inf)
-        chosen = plan_placement(board, network=resnet50(), goal=goal, batch_sizes=sizes, most_instances=1).chosen
-        reached = math.inf if chosen is None else compute_cost(goal, chosen)
-        infeasible += best == math.inf
-        wrong += not (reached == best or abs(reached - best) <= 1e-7 * abs(best))
-    CONSOLE.print(f"planner against trying everything: 100 problems, {infeasible} without an answer, {wrong} differ")
-    orin = build_placement_board(find("agx-orin"))
-    for title, board, most in (
-        ("AGX Orin", orin, 1),
-        ("AGX Orin", orin, 2),
-        ("3 precisions", add_precisions(orin), 2),
-        ("3 precisions", add_precisions(orin), 3),
-    ):
-        for goal in (
-            PlacementGoal(),
-            PlacementGoal("energy", 200.0),
-            PlacementGoal(max_power_w=40.0),
-            PlacementGoal("latency", 200.0, 40.0),
-        ):
-            begin_s = time.process_time()
-            plan = plan_placement(
-                board, network=resnet50(), goal=goal, batch_sizes=DEFAULT_BATCH_SIZES, most_instances=most
-            )
-            took_s = time.process_time() - begin_s
-            CONSOLE.print(
-                f"{title}, up to {most} each, {goal.objective} {goal.rate_hz or ''} {goal.max_power_w or ''}: "
-                f"{plan.considered:,} placements, {plan.computed:,} computed, {took_s:.2f} s of one core"
-            )
-
-
-def add_precisions(board: PlacementBoard) -> PlacementBoard:
-    """Return the board with three different precisions on every accelerator."""
-    places = []
-    for place in board.accelerators:
-        first = place.speeds[0]
-        speeds = tuple(
-            replace(
-                first, precision=f"p{i}", flop_per_s=first.flop_per_s * 1.3**i, bytes_scale=first.bytes_scale / 1.5**i
-            )
-            for i in range(3)
-        )
-        places.append(replace(place, speeds=speeds))
-    return replace(board, accelerators=tuple(places))
-
-
-def draw_board_and_goal(rng: np.random.Generator) -> tuple[PlacementBoard, PlacementGoal]:
-    """Draw the AGX Orin with changed parameters, and limits around its capability."""
-    board = build_placement_board(find("agx-orin"))
-    keys = tuple(find_parameter_keys(board, [PlacementMeasurement(build_placement((CUDA, TENSOR, DLA), 1), 1.0)]))
-    moved = apply_parameters(board, keys, rng.normal(0, 0.6, len(keys)))
-    objective = ("throughput", "latency", "energy")[int(rng.integers(3))]
-    rate = float(rng.uniform(20, 600)) if rng.random() < 0.6 else None
-    power = float(rng.uniform(15, 60)) if rng.random() < 0.5 else None
-    latency = float(10 ** rng.uniform(-2, 0)) if rng.random() < 0.5 else None
-    return moved, PlacementGoal(objective, rate, power, latency)  # type: ignore[arg-type]
-
-
-def list_all_placements(board: PlacementBoard, sizes: Sequence[int]) -> list[Placement]:
-    per_place = [
-        [(), *((Instance(place.name, size, precision),) for size in sizes for precision in place.precisions)]
-        for place in board.accelerators
-    ]
-    chosen = [tuple(itertools.chain(*some)) for some in itertools.product(*per_place)]
-    return [Placement(instances) for instances in chosen if instances]
-
-
-def compute_cost(goal: PlacementGoal, outcome) -> float:
-    broken = (
-        (goal.rate_hz is not None and outcome.images_per_s < goal.rate_hz)
-        or (goal.max_power_w is not None and outcome.power_w > goal.max_power_w)
-        or (goal.max_latency_s is not None and outcome.latency_s > goal.max_latency_s)
-    )
-    figures = {"throughput": -outcome.images_per_s, "latency": outcome.latency_s, "energy": outcome.joules_per_image}
-    return math.inf if broken else figures[goal.objective]
 
 
 def report_host() -> None:
@@ -184,7 +80,6 @@ def report_host() -> None:
     )
 
 
-PARTS = {"planner": report_planner, "here": report_host}
-
 if __name__ == "__main__":
-    run_parts(__doc__, PARTS)
+    build_parser(__doc__).parse_args()
+    report_host()

@@ -1,13 +1,13 @@
-"""Time of a run of emulated clients: fedge's local and sim backends against plain Flower's simulation, and pfl's.
+"""Time of a run of emulated clients: fedge's local and sim backends against plain Flower's simulation.
 
     python benchmarks/simulation_speed.py [--clients 100] [--rounds 10] [--blocks 3] [--policies balanced,maxn]
-    python benchmarks/simulation_speed.py --clients 1000 --sampled 50 --images --pfl /path/to/python
+    python benchmarks/simulation_speed.py --clients 1000 --sampled 50 --images
 
 Every side trains scikit-learn's digits, or with ``--images`` 32 synthetic images of 32 x 32 pixels per client, with the
 same small CNN, samples, minibatches and one torch thread per process, and tests the global model on the server after
 every round. ``--sampled`` clients of each round are drawn at random. Plain Flower is an app as Flower's quickstart has
-it (``plain_flower/``) under the same private SuperLink and Ray that the ``sim`` backend starts; pfl, beside it,
-needs an environment with ``pip install torch pfl``. Only fedge decides on power modes, emulates boards and stores rows.
+it (``plain_flower/``) under the same private SuperLink and Ray that the ``sim`` backend starts. Only fedge decides on
+power modes, emulates boards and stores rows.
 
 Each block runs every side once with 2 rounds and once with all rounds, one after the other. Printed are medians over
 the blocks: the wall time of the whole command, its start-up (what does not grow with the rounds) and the time of a
@@ -105,7 +105,6 @@ def main() -> None:
     parser = build_parser(__doc__, clients=100, rounds=10, blocks=3, sampled=0)
     parser.add_argument("--policies", default="balanced,maxn")
     parser.add_argument("--images", action="store_true", help="images of 32 x 32 pixels instead of digits")
-    parser.add_argument("--pfl", help="Python of an environment with pfl, to run it as well")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder, shape = Path(scratch), IMAGES if options.images else DIGITS
@@ -116,8 +115,6 @@ def main() -> None:
             folder, clients=options.clients, sampled=sampled, shape=shape, batch=batch, steps=-(-samples // batch)
         )
         sides = {"plain Flower": partial(time_plain, run)}
-        if options.pfl:
-            sides["pfl"] = partial(time_pfl, run, options.pfl)
         for backend in ("local", "sim"):
             for policy in options.policies.split(","):
                 sides[f"fedge {backend}, {policy}"] = partial(time_fedge, run, backend=backend, policy=policy)
@@ -166,13 +163,6 @@ def time_plain(run: Comparison, rounds: int) -> float:
     text = PLAIN.format(model=MODEL, batch=run.batch, rate=RATE)
     arguments = (app, out, run.clients, run.sampled, rounds, run.samples, run.steps, *run.shape)
     return time_command([sys.executable, "-c", text, *map(str, arguments)], run.folder / "plain.log")
-
-
-def time_pfl(run: Comparison, python: str, rounds: int) -> float:
-    """Run the program of pfl once."""
-    arguments = (run.samples, run.clients, run.sampled, rounds, MODEL, *run.shape, run.batch, RATE)
-    program = Path(__file__).parent / "plain_flower" / "plain" / "pfl_simulation.py"
-    return time_command([python, *map(str, (program, *arguments))], run.folder / "pfl.log")
 
 
 def time_fedge(run: Comparison, rounds: int, *, backend: str, policy: str) -> float:

@@ -360,7 +360,7 @@ def pick_median(repeats: Sequence[Measurement]) -> Measurement:
 
 MOST_MEASUREMENTS = 200
 """Own measurements that a client keeps. They travel with every request and are fitted in every round: without a limit
-both grew for as long as a run went on (``benchmarks/soak.py``). A hundred rounds bring about as many.
+both grew for as long as a run went on. A hundred rounds bring about as many.
 """
 
 

@@ -50,8 +50,8 @@ MAX_CANDIDATES = 150
 FEW_ROUNDS = 5
 """With fewer rounds left, probes extend the planned round by less than the whole slack, in proportion, since a longer
 round costs the whole fleet's idle energy. And no mode is probed that is slower than ``MAX_FUTURE_SLOWDOWN``: one step
-in it may cost more than few rounds save, and its energy above idling is predicted worst. Tried with
-benchmarks/run_lengths.py.
+in it may cost more than few rounds save, and its energy above idling is predicted worst. Tried on runs
+of 2 to 15 rounds.
 """
 LINE_ROUNDING = 1e-6
 """Relative distance above the known modes within which a mode counts as one that may save: more than limits and sums of

@@ -40,8 +40,8 @@ RECORDED = "recorded"
 are no measurements, and only such boards use them."""
 MAX_MODES = 60
 """Recalled modes per board, and measurements that peers share with one board. The time of a fit grows with the cube of
-their number: 60 take 1.5 times as long as none, 240 six times, and errors hardly fall beyond 60
-(benchmarks/warm_start.py)."""
+their number: 60 take 1.5 times as long as none, 240 six times, and errors of warm runs of the quickstart hardly
+fell beyond 60."""
 MAX_REPEATS = 3
 """Recalled measurements per mode: their median is robust, and more hardly narrow it. Default."""
 MAX_DONORS = 12

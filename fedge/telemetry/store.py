@@ -44,7 +44,7 @@ FRAME_ROWS = 65_536
 """Rows per frame: bounds the memory of reading one."""
 IO_THREADS = 2
 """Threads with which Arrow reads files in the process that writes the store. Of its own eight each keeps megabytes, and
-they start one by one over a run: benchmarks/soak.py grew by 2 % in 1,000 rounds. The store's files are small.
+they start one by one over a run: its memory grew by 2 % in 1,000 rounds. The store's files are small.
 """
 LOCK = "LOCK"
 """File in the store that its writer locks."""
