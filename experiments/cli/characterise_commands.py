@@ -11,8 +11,8 @@ import typer
 
 from experiments.cli.command_options import AsJson, DryRun, StepKind, build_options
 from experiments.cli.command_output import (
+    Outputs,
     check_output,
-    make_console,
     make_progress_console,
     print_json,
     print_line,
@@ -180,18 +180,14 @@ def characterise_predict(
     Example: fedge characterise-predict quick --mode maxn --loader-workers 2
     """
     parameters = dict(locals())
+    from experiments.report.characterisation.sweep_terminal import build_prediction_table
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
 
-    options = build_options(EpochPredictionOptions, parameters, others=("loader_out", "as_json"))
+    options = build_options(EpochPredictionOptions, parameters, others=("loader_out",))
     predictions = predict_epochs(options)
     if loader_out is not None:
         _write_loader(options, loader_out)
-    if as_json:
-        print_json(predictions)
-        return
-    from experiments.report.characterisation.sweep_terminal import build_prediction_table
-
-    build_prediction_table(predictions).print(make_console())
+    Outputs(as_json).deliver(predictions, lambda console: build_prediction_table(predictions).print(console))
 
 
 def _write_loader(options: EpochPredictionOptions, file: Path) -> None:

@@ -88,10 +88,9 @@ def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
 # Terminal -------------------------------------------------------------------------------------------------------------
 
 
-def print_topology(
-    console: Console, result: TopologyResult, folders: Sequence[Path], training: TrainingCheck | None
-) -> None:
+def print_topology(console: Console, result: TopologyResult) -> None:
     """Print the whole result."""
+    folders, training = result.folders, result.training
     print_lines(console, describe_request(result))
     variants_table("variants", "Variants that fit", result.variants, result.limits).print(console)
     title = "Other batch sizes: non-dominated largest variants that fit"
@@ -163,8 +162,8 @@ def _verdict(fit: VariantFit) -> str:
 # Page -----------------------------------------------------------------------------------------------------------------
 
 
-def write_topology_page(result: TopologyResult, training: TrainingCheck | None, out: Path) -> None:
-    """Write the page atomically; without ``training`` it has no section about it."""
+def write_topology_page(result: TopologyResult, out: Path) -> None:
+    """Write the page atomically; without a training check it has no section about it."""
     options, need = result.options, result.whole_network.need
     title = f"{options.network} on {result.device.name}: variants that fit"
     facts = (
@@ -178,7 +177,7 @@ def write_topology_page(result: TopologyResult, training: TrainingCheck | None, 
     write_page(
         out,
         title,
-        _build_sections(result, training),
+        _build_sections(result, result.training),
         "Made by fedge topology.",
         facts=facts,
         cards=_list_cards(result),
