@@ -10,7 +10,7 @@ from contracts.measured_steps import write_folder, write_network
 from rich.console import Console
 from typer.testing import CliRunner
 
-from experiments.cli.network_commands import evaluate, fit
+from experiments.cli.network_commands import evaluate, fit, memory
 from experiments.report.analysis.network_terminal import build_error_tables
 from fedge.costs.memory.memory_study import MemoryErrorRow
 from fedge.costs.memory.step_need import memory_calibration_from_dict
