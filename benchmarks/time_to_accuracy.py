@@ -1,13 +1,13 @@
 """Seconds and joules until a model is good: who takes part, in which modes, and in rounds or asynchronously.
 
-    python benchmarks/time_to_accuracy.py [--seeds 5] [--quick] [--model-mb MB]
+    python benchmarks/time_to_accuracy.py [--seeds 5]
 
 Twenty emulated boards of five kinds, samples split by Dirichlet(0.1), real training, the ``local`` backend. Printed
 per task and way: mean and 95 % interval over the seeds of the seconds and of the joules until the test accuracy
-reaches the target, as ``fedge study arena`` counts it (``find_cost``), of the boards that take part and of the fleet
-with those that rest; then the ratio of every way to the one that it is held against, seed by seed, where both reached
-the target. An asynchronous run is played a second time to end with the model that reached the target, so that what
-the tasks under way took until then is counted too.
+reaches the target, as ``fedge study arena`` counts it (``find_cost``), of the boards that take part; then the ratio of
+every way to the one that it is held against, seed by seed, where both reached the target. An asynchronous run is played
+a second time to end with the model that reached the target, so that what the tasks under way took until then is counted
+too.
 
 The boards predict with ``physical`` and do not share what they measure, which makes a run some times quicker to play.
 """
@@ -30,7 +30,6 @@ from figures import build_parser, report_progress
 from experiments.report.confidence_intervals import mean_interval
 from experiments.report.run.accuracy_course import TARGET_WINDOW, Course, find_cost
 from fedge.client import emulated
-from fedge.devices.emulated_board import find_top_mode
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
@@ -40,7 +39,6 @@ from server.transport.client_port import IncomingReply, LocalPort, OutgoingReque
 BOARD_KINDS = ("nano", "xavier-nx", "agx-xavier", "orin-nano", "agx-orin-64gb")
 BOARDS_PER_KIND = 4
 CLIENTS_PER_ROUND = BUFFER_SIZE = 5
-QUICK_ROUNDS = 8
 PROCESSES = 2
 MODELS_PER_ROUND = 4
 """An asynchronous run makes at most this many models per round, so that it merges as many results as rounds would."""
@@ -59,8 +57,6 @@ FEDBUFF = {"policy": {"name": "maxn"}, "strategy": {"name": "FedBuff", "options"
 VARIANTS: dict[str, tuple[dict[str, Any], str | None]] = {
     "random, maxn": (_select_clients("random", "maxn"), None),
     "planner, balanced": (_select_clients("planner", "balanced"), "random, maxn"),
-    "random, balanced": (_select_clients("random", "balanced"), "random, maxn"),
-    "oort, balanced": (_select_clients("oort", "balanced"), "random, maxn"),
     "all, FedAvg, maxn": ({"policy": {"name": "maxn"}}, None),
     "all, FedBuff, maxn": (FEDBUFF, "all, FedAvg, maxn"),
 }
@@ -75,11 +71,9 @@ class AccuracyRun:
     variant: str
     seed: int
     most: int
-    model_mb: float | None
     rounds: int = 0
     seconds: float | None = None
     joules: float | None = None
-    fleet_joules: float | None = None
 
     def __str__(self) -> str:
         return f"{self.task}; {self.variant}; seed {self.seed}"
@@ -91,14 +85,13 @@ class TargetReached(Exception):
 
 def build_experiment(job: AccuracyRun, rounds: int) -> Experiment:
     """Return the experiment of a variant; ``rounds`` are models if it is asynchronous."""
-    size = {} if job.model_mb is None else {"model_mb": job.model_mb}
     shared = {
         "name": "time-to-accuracy",
         "seed": job.seed,
         "rounds": rounds,
         "backend": "local",
         "fleet": [{"device": kind, "count": BOARDS_PER_KIND} for kind in BOARD_KINDS],
-        "workload": {"task": job.task, **TASKS[job.task][2], **size},
+        "workload": {"task": job.task, **TASKS[job.task][2]},
         "data": {"partition": "dirichlet", "alpha": 0.1},
         "predictor": "physical",
         "share_samples": False,
@@ -117,8 +110,7 @@ def run_variant(job: AccuracyRun) -> AccuracyRun:
     if asynchronous:
         rows = run_until(target, build_experiment(job, end + 1))
     joules = sum(row.energy_j for row in rows[: end + 1])
-    fleet_joules = joules + sum(row.resting_energy_j or 0.0 for row in rows[: end + 1])
-    return replace(job, rounds=end + 1, seconds=rows[end].end_s, joules=joules, fleet_joules=fleet_joules)
+    return replace(job, rounds=end + 1, seconds=rows[end].end_s, joules=joules)
 
 
 def run_until(target: float, experiment: Experiment) -> list[RoundRow]:
@@ -158,17 +150,6 @@ def find_target_row(rows: Sequence[RoundRow], target: float) -> int | None:
     return None if found is None else int(found[0])
 
 
-def describe_spread(task: str) -> str:
-    """Describe the seconds of a step at MAXN by kind."""
-    experiment = build_experiment(AccuracyRun(task, "random, maxn", 1, 1, None), 1)
-    steps_s: dict[str, float] = {}
-    for board in list_boards(experiment):
-        surface = emulated.load_client(experiment, board.index).surface
-        steps_s.setdefault(board.entry.device, float(surface.step_s[surface.find_row(find_top_mode(surface))]))
-    kinds = ", ".join(f"{name} {step_s * 1e3:.0f} ms" for name, step_s in steps_s.items())
-    return f"a minibatch at MAXN: {kinds}; spread {max(steps_s.values()) / min(steps_s.values()):.1f}"
-
-
 def format_interval(values: Sequence[float], digits: int = 1) -> str:
     """Format the mean and half of its 95 % interval."""
     found = mean_interval(values)
@@ -180,15 +161,14 @@ def format_interval(values: Sequence[float], digits: int = 1) -> str:
 
 def print_table(runs: Sequence[AccuracyRun], task: str) -> None:
     """Print the variants of one task, then each compared with its reference."""
-    print(f"\n{task}: until {TASKS[task][0]:.0%} accuracy\n  {describe_spread(task)}")
-    print(f"  {'way':20s} {'reached':>8s}   {'seconds':>17s}   {'kJ, taking part':>17s}   {'kJ, fleet':>17s}   rounds")
+    print(f"\n{task}: until {TASKS[task][0]:.0%} accuracy")
+    print(f"  {'way':20s} {'reached':>8s}   {'seconds':>17s}   {'kJ, taking part':>17s}   rounds")
     by_variant = {name: {run.seed: run for run in runs if run.variant == name} for name in VARIANTS}
     done = {name: {s: run for s, run in of.items() if run.seconds} for name, of in by_variant.items()}
     for name, reached in done.items():
         columns = (
             format_interval([run.seconds or 0.0 for run in reached.values()]),
             format_interval([(run.joules or 0.0) / 1e3 for run in reached.values()], 2),
-            format_interval([(run.fleet_joules or 0.0) / 1e3 for run in reached.values()], 2),
             format_interval([float(run.rounds) for run in reached.values()]),
         )
         print(f"  {name:20s} {len(reached):3d} of {len(by_variant[name]):1d}   {'   '.join(columns)}")
@@ -200,25 +180,20 @@ def print_table(runs: Sequence[AccuracyRun], task: str) -> None:
 def print_comparison(name: str, against: str, done: Mapping[str, Mapping[int, AccuracyRun]]) -> None:
     """Print the ratio of a variant to another one, seed by seed."""
     both = sorted(done[name].keys() & done[against].keys())
-    times, joules, fleet = (
-        [getattr(done[name][seed], field) / getattr(done[against][seed], field) for seed in both]
-        for field in ("seconds", "joules", "fleet_joules")
+    times, joules = (
+        [getattr(done[name][s], f) / getattr(done[against][s], f) for s in both] for f in ("seconds", "joules")
     )
     better = sum(t < 1.0 and j < 1.0 for t, j in zip(times, joules, strict=True))
     figures = f"time {format_interval(times, 2)}, joules {format_interval(joules, 2)}"
-    figures += f", the fleet's {format_interval(fleet, 2)}"
     print(f"  {name} / {against}: {figures}; less of both in {better} of {len(both)} seeds")
 
 
 def main() -> None:
     """Run everything and print it."""
-    parser = build_parser(__doc__, seeds=5)
-    parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds: only that it works")
-    parser.add_argument("--model-mb", type=float, help="size of the model that links move; by default the priced one's")
-    options = parser.parse_args()
+    options = build_parser(__doc__, seeds=5).parse_args()
     jobs = [
-        AccuracyRun(task, variant, seed, QUICK_ROUNDS if options.quick else rounds, options.model_mb)
-        for seed in range(1, 2 if options.quick else options.seeds + 1)
+        AccuracyRun(task, variant, seed, rounds)
+        for seed in range(1, options.seeds + 1)
         for task, (_, rounds, _) in TASKS.items()
         for variant in VARIANTS
     ]
