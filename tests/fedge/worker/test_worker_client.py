@@ -155,11 +155,11 @@ def test_jobs_share_a_connection_and_a_closed_one_is_replaced(scripted):
         connection.close()
 
     client = scripted(two_answers, answer(third))
-    client.infer(1, 1)
     client.profile(1, 1)
+    client.profile(2, 1)
     until(lambda: not client._connection.recv(1, socket.MSG_PEEK))
-    client.infer(1, 1)
-    assert [header["verb"] for header, _ in asked] == ["infer", "profile", "infer"]
+    client.profile(3, 1)
+    assert [header["steps"] for header, _ in asked] == [1, 2, 3]
 
 
 def test_a_request_is_the_wires_own_form(scripted):
