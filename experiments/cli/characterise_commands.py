@@ -16,6 +16,7 @@ from experiments.cli.command_output import (
     make_progress_console,
     print_json,
     print_line,
+    show_bar,
     warn,
     write_output,
 )
@@ -105,24 +106,16 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
 
     Without a terminal, one line is printed per point measured on this machine; emulated points take no time.
     """
-    from rich.markup import escape
-    from rich.progress import BarColumn, Progress, TextColumn
-    from rich.table import Column
-
     from fedge.characterisation.sweep_plan import HERE
 
-    console = make_progress_console()
-    fitted = Column(no_wrap=True, overflow="ellipsis")
-    columns = (BarColumn(bar_width=10), TextColumn("{task.description}", table_column=fitted))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        total = len(run.plan.points)
-        task = progress.add_task("starting", total=total)
+    console, total = make_progress_console(), len(run.plan.points)
+    with show_bar(total) as show:
 
         def report(words: str, step: str) -> None:
             tried = total - len(run.remaining_points)
             place = f"point {min(tried + 1, total)} of {total}{_format_remaining(run.local_remaining_s)}"
             within = f", {step}" if step else ""
-            progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
+            show(tried, f"{place}{within}: {words}")
             begin_phase(f"{place}{within}")
             point = run.next_point()
             if not (console.is_terminal or console.quiet or step) and point is not None and point.board == HERE:

@@ -176,21 +176,34 @@ def make_progress_console(*, stderr: bool = True) -> Console:
 
 
 @contextmanager
+def show_bar(total: int) -> Iterator[Callable[[int, str], None]]:
+    """Show a bar and a text, which the yielded function replaces, on the terminal; silent without a terminal."""
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    shown = make_progress_console()
+    fitted = Column(no_wrap=True, overflow="ellipsis")
+    columns = (BarColumn(bar_width=10), TextColumn("{task.description}", table_column=fitted))
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as line:
+        task = line.add_task("starting", total=total)
+        yield lambda done, text: line.update(task, completed=done, description=escape(text))
+
+
+@contextmanager
 def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     """Show the number of finished runs and the last one on the terminal; silent without a terminal.
 
     Yields a function to be called with the name of each finished run.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    shown = make_progress_console()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as line:
-        task, done = line.add_task("starting", total=total), count(1)
+    with show_bar(total) as show:
+        numbers = count(1)
 
         def report(step: str) -> None:
-            line.update(task, advance=1, description=step)
-            begin_phase(f"{next(done)} of {total} done, the last one {step}")
+            done = next(numbers)
+            place = f"{done} of {total} done, the last one {step}"
+            show(done, place)
+            begin_phase(place)
 
         begin_phase(f"0 of {total} done")
         yield report

@@ -292,18 +292,16 @@ def plan(
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
     from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
-    options = build_options(ConcurrentPlanOptions, parameters, jobs=ConcurrentJobOptions)
-    print_plan(options, as_json=as_json)
+    print_plan(build_options(ConcurrentPlanOptions, parameters, jobs=ConcurrentJobOptions), as_json=as_json)
 
 
 def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:
     """Plan and print the result as text or JSON."""
+    from experiments.report.analysis.concurrent_terminal import print_interleaving
     from fedge.studies.serving.interleaving_advice import advise_interleaving, interleaving_advice_to_dict
 
     advice = advise_interleaving(options)
     if as_json:
         print_json(interleaving_advice_to_dict(advice), indent=2)
-        return
-    from experiments.report.analysis.concurrent_terminal import print_interleaving
-
-    print_interleaving(make_console(), advice)
+    else:
+        print_interleaving(make_console(), advice)

@@ -12,7 +12,7 @@ import typer
 
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import AsJson, TableBatchSize, TableBoard, TableWorkload, build_options
-from experiments.cli.command_output import Outputs, make_progress_console, print_json, print_line, warn
+from experiments.cli.command_output import Outputs, print_json, print_line, show_bar, warn
 from fedge.errors import BadInput
 from fedge.phases import begin_phase
 from fedge.user_catalogue import FOLDER_VARIABLE
@@ -81,18 +81,13 @@ def describe_profile(outcome: ProfileOutcome) -> str:
 @contextmanager
 def show_progress(campaign: ProfilingCampaign) -> Iterator[Callable[[str], None]]:
     """Show a progress line: mode i of n, minutes left, the mode; silent without a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = make_progress_console()
-    columns = (BarColumn(), TextColumn("{task.fields[place]}"), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("starting", total=campaign.total, place="")
+    with show_bar(campaign.total) as show:
 
         def report(text: str) -> None:
             past = campaign.journal.past
             tried = len(past.done) + len(past.failed)
             place = _describe_progress(past, tried, campaign.total)
-            progress.update(task, completed=tried, description=text, place=place)
+            show(tried, f"{place}: {text}")
             begin_phase(f"{place}: {text}")
 
         yield report
