@@ -29,7 +29,6 @@ Network = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, show what would be done, and start nothing.")]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File to write: the result as JSON.")]
-OutFolder = Annotated[Path | None, typer.Option("--folder", metavar="DIR", help="Folder to write.")]
 ChartPage = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts.")]
 Overrides = Annotated[
     list[str] | None,

@@ -5,7 +5,7 @@ from typing import Callable, Dict
 
 from torch import Tensor, nn
 
-from fedge.worker.builtin_tasks import VOCABULARY, Shape
+from fedge.worker.task_shape import VOCABULARY, Shape
 
 
 def digits_cnn(shape: Shape) -> nn.Module:

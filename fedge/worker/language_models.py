@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, 
 import numpy as np
 from torch import Tensor, nn
 
-from fedge.worker.builtin_tasks import BadTask
 from fedge.worker.refusal import one_line
 from fedge.worker.sources import BadSource, Data, free_data, read
+from fedge.worker.task_shape import BadTask
 from fedge.worker.tasks import suggest_cure
 
 if TYPE_CHECKING:

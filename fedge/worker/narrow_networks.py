@@ -21,9 +21,9 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set
 import torch
 from torch import Tensor, nn
 
-from fedge.worker.builtin_tasks import Shape
 from fedge.worker.refusal import Refusal, one_line
 from fedge.worker.subnetwork_arrays import ShapeMismatch, write_leading
+from fedge.worker.task_shape import Shape
 
 PROOF_IMAGES = 2
 """Random images on which a narrow network is compared with the full one."""

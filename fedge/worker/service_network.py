@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedge.worker.builtin_tasks import BadTask
 from fedge.worker.network_arrays import load_arrays
 from fedge.worker.refusal import Refusal
 from fedge.worker.sources import Data, Pixels
 from fedge.worker.subnetwork_arrays import Arrays
+from fedge.worker.task_shape import BadTask
 from fedge.worker.tasks import TrainingTask, data_shape
 
 OWN_IMAGES = 256

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import default_collate
 
-from fedge.worker.builtin_tasks import BadTask
 from fedge.worker.generated_images import BadImages, Pixels
 from fedge.worker.refusal import one_line
+from fedge.worker.task_shape import BadTask
 from fedge.worker.tasks import cross_entropy
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import traceback
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from fedge.worker.builtin_tasks import BadTask, Shape, WrongHash
 from fedge.worker.refusal import Refusal
+from fedge.worker.task_shape import BadTask, Shape, WrongHash
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

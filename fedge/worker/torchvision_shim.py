@@ -20,7 +20,7 @@ from typing import Any, Iterator
 
 import torch
 
-from fedge.worker.builtin_tasks import BadTask
+from fedge.worker.task_shape import BadTask
 
 __all__ = ["datasets", "models", "require_function"]
 

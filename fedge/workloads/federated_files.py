@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedge.errors import BadInput
 from fedge.json_reader import read_json
-from fedge.worker.builtin_tasks import SHAPES, VOCABULARY
+from fedge.worker.builtin_tasks import SHAPES
 from fedge.worker.refusal import Refusal
+from fedge.worker.task_shape import VOCABULARY
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedge.worker.architectures import MODELS
-from fedge.worker.builtin_tasks import Shape
+from fedge.worker.task_shape import Shape
 
 
 def network(name: str, channels: int, size: int) -> nn.Module:

@@ -202,7 +202,7 @@ def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Modu
 
 def _own_network_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], nn.Module], Shape]:
     """Return the builder of a network of fedge's, for its own samples or square images of another size."""
-    from fedge.worker.builtin_tasks import Shape as Images
+    from fedge.worker.task_shape import Shape as Images
 
     own = builtin_tasks.builtin_shape(model)
     shape = input_shape or own.input

@@ -16,8 +16,9 @@ pytest.importorskip("PIL.Image", reason="needs Pillow")
 from fedge.worker import epoch_profiler, generated_images  # noqa: E402  torch first
 from fedge.worker import page_cache as host  # noqa: E402
 from fedge.worker import step_timers as steps  # noqa: E402
-from fedge.worker.builtin_tasks import BadTask, make_network  # noqa: E402
+from fedge.worker.builtin_tasks import make_network  # noqa: E402
 from fedge.worker.refusal import Refusal  # noqa: E402
+from fedge.worker.task_shape import BadTask  # noqa: E402
 
 SHAPE = (3, 16, 16)
 NAMES = ("fetch_s", "preprocess_s", "copy_s", "compute_s", "overhead_s")

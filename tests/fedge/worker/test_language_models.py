@@ -13,11 +13,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 
 from fedge.worker import language_models  # noqa: E402  torch first
-from fedge.worker.builtin_tasks import BadTask, Shape  # noqa: E402
 from fedge.worker.narrow_networks import narrow_network  # noqa: E402
 from fedge.worker.network_arrays import collect_exchanged, load_arrays  # noqa: E402
 from fedge.worker.sources import BadSource  # noqa: E402
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading, write_leading  # noqa: E402
+from fedge.worker.task_shape import BadTask, Shape  # noqa: E402
 
 TINY = {
     "model_type": "llama",

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from fedge.worker import architectures, narrow_networks
-from fedge.worker.builtin_tasks import Shape
 from fedge.worker.narrow_networks import CannotNarrow, narrow_network
 from fedge.worker.subnetwork_arrays import array_shapes, leading_slices, write_leading
+from fedge.worker.task_shape import Shape
 
 pytest.importorskip("torch")
 
