@@ -1,43 +1,28 @@
 """The characterisation paper's effects (doi 10.1145/3570604) compared with those of the emulated boards.
 
-    python benchmarks/characterisation.py [effects|model]...
+    python benchmarks/characterisation.py
 
-effects   every printed effect on the board it was printed for, in training, and the same in inference
-model     error of the closed form of the input pipeline against simulated epochs, and the simulation's duration
-
-An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
-and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %.
-"fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulation.yaml`` was
-fitted; the others are results of the model. The paper gives no figures of inference: the comparison is with that of
-training. It does not say with how many loader workers the power modes were measured: here it is without, as the paper's
-stalls, which grow by similar amounts for all three networks, suggest.
+Every printed effect on the board it was printed for, in training, and the same in inference. An effect is within a
+factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5 and the paper's largest
+times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %. "fitted" marks figures of
+the paper to which a constant of ``fedge/costs/input_pipeline/emulation.yaml`` was fitted; the others are results of the
+model. The paper gives no figures of inference: the comparison is with that of training. It does not say with how many
+loader workers the power modes were measured: here it is without, as the paper's stalls, which grow by similar amounts
+for all three networks, suggest.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from figures import PAPER_MODES, build_table, measure_s, run_parts
+from figures import PAPER_MODES, build_parser, build_table
 from rich.console import Console
 
-from fedge.characterisation.emulated_rig import estimate_costs
 from fedge.characterisation.point_measurement import EpochSummary
 from fedge.characterisation.sweep_plan import SweepPoint, WorkKind
-from fedge.costs.input_pipeline.emulated_pipeline import find_storage
-from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
-from fedge.costs.input_pipeline.pipeline_model import (
-    HostCores,
-    InputPipeline,
-    Loader,
-    SampleCost,
-    StepCost,
-    Storage,
-    solve_steady_state,
-)
 from fedge.devices import catalogue
 from fedge.studies.reproductions import build_paper_plan, measure_emulated_epoch
 from fedge.types import PowerMode
@@ -47,7 +32,6 @@ TOLERATED_FACTOR = 1.5
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
 WORKLOADS = build_paper_plan("agx-xavier").workloads
-RANDOM_PIPELINES = 300
 MODES = PAPER_MODES | {"lowest GPU": (8, 2265, 114.75, 2133)}
 Quantity = Literal["stall", "compute", "e2e", "power", "energy"]
 Form = Literal["change", "times", "share"]
@@ -263,46 +247,6 @@ def _report_absolute_times() -> None:
     CONSOLE.print(table)
 
 
-def check_pipeline_model() -> None:
-    """Compare the closed form with simulation: random pipelines, then an epoch of each network with four workers."""
-    rng = np.random.default_rng(0)
-    found = []
-    for _ in range(RANDOM_PIPELINES):
-        pipeline = _random_pipeline(rng)
-        step_s = float(simulate_epoch(pipeline, 200).step_s[60:140].mean())
-        found.append((abs(solve_steady_state(pipeline).step_s / step_s - 1.0), pipeline))
-    off = np.array([share for share, _ in found])
-    worst = max(found, key=lambda one: one[0])[1]
-    CONSOLE.print(
-        f"closed form beside {RANDOM_PIPELINES} simulated random pipelines: off by {off.mean():.1%} in the "
-        f"mean, 95 % of "
-        f"them by at most {np.quantile(off, 0.95):.0%}, at worst by {off.max():.0%} "
-        f"(workers: {worst.loader.workers}, cores: {worst.host.cores:g})"
-    )
-    for name, workload in WORKLOADS.items():
-        steps = workload.images.count // 16
-        costs = estimate_costs("agx-xavier", workload, "train", 16)
-        pipeline = costs.build_pipeline(costs.spec.maxn, Loader(4), find_storage("ssd"))
-        wall_s = measure_s(partial(simulate_epoch, pipeline, steps), time.perf_counter)
-        CONSOLE.print(f"{SHORT_NAMES[name]}: an epoch of {steps:,} steps with 4 workers is simulated in {wall_s:.2f} s")
-
-
-def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
-    """Draw a pipeline of any kind: bound by computing, by workers, by the storage, or by the cores."""
-    seconds = rng.uniform
-    return InputPipeline(
-        batch_size=4,
-        loader=Loader(int(rng.choice([0, 1, 2, 3, 4, 8])), int(rng.integers(1, 4))),
-        storage=Storage("disk", float(rng.choice([20.0, 200.0])), seconds(0, 3e-3), float(rng.choice([1, 4]))),
-        samples=SampleCost(float(rng.choice([0.0, 0.05])), seconds(0, 2e-4), seconds(1e-4, 5e-3)),
-        step=StepCost(seconds(1e-3, 4e-2), seconds(0, 1), *(seconds(0, 1e-3) for _ in range(4))),
-        host=HostCores(*(float(rng.choice(v)) for v in ([1, 2, 4, 8], [0.0, 0.5], [0.0, 0.4])), bool(rng.integers(2))),
-        cached=float(rng.choice([0.0, 0.5, 1.0])),
-    )
-
-
-PARTS = {"effects": report_effects, "model": check_pipeline_model}
-
-
 if __name__ == "__main__":
-    run_parts(__doc__, PARTS)
+    build_parser(__doc__).parse_args()
+    report_effects()

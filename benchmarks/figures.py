@@ -11,7 +11,6 @@ import argparse
 import ast
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -117,13 +116,6 @@ def build_table(title: str, *headings: str, left: Sequence[str] = ()) -> Table:
 def compute_mape(predicted: Floats, measured: Floats) -> float:
     """Return the mean absolute error in percent of the measured values."""
     return 100.0 * float(np.mean(np.abs(predicted / measured - 1.0)))
-
-
-def measure_s(work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """Return the seconds of one call by a clock; by default the CPU time of all threads, which other load spares."""
-    begin_s = clock()
-    work()
-    return clock() - begin_s
 
 
 def report_progress(job: object) -> None:

@@ -1,6 +1,6 @@
 """Print what unequal local steps, encoded updates, narrow networks and batch sizes cost: figures of the joint plan.
 
-    OMP_NUM_THREADS=1 python benchmarks/local_steps.py [--seeds 2] [--quick]
+    OMP_NUM_THREADS=1 python benchmarks/local_steps.py [--seeds 2]
 
 Eight clients, Dirichlet(1.0) and Dirichlet(0.1), the task digits with the quickstart's settings. Every round each
 client trains a share of its steps, or rests, and the server averages. Other batch sizes train as many samples, with a
@@ -30,7 +30,7 @@ from fedge.workloads.partitions import split_task
 from server.aggregation.aggregator import Contribution
 from server.aggregation.contribution_weights import LocalSgd, expand_contributions, normalise_contributions
 
-ROUNDS, QUICK_ROUNDS = 12, 2
+ROUNDS = 12
 BATCH_SIZE, EPOCHS, LEARNING_RATE, MOMENTUM = 16, 2.0, 0.05, 0.9
 WHOLE = (1.0,) * 8
 UNEQUAL = (0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 1.5, 1.5)
@@ -75,7 +75,7 @@ VARIANTS = (
 )
 
 
-def run_variant(variant: StepsVariant, alpha: float, seed: int, rounds: int) -> list[tuple[float, float]]:
+def run_variant(variant: StepsVariant, alpha: float, seed: int) -> list[tuple[float, float]]:
     """Return test loss and accuracy of the initial model and after every round."""
     fleet = (FleetEntry(device="nano", count=len(variant.shares)),)
     experiment = Experiment(name="local-steps", seed=seed, fleet=fleet, data=DataSpec(alpha=alpha))
@@ -84,7 +84,7 @@ def run_variant(variant: StepsVariant, alpha: float, seed: int, rounds: int) -> 
     model = task.initial_arrays(seed)
     tested = [task.evaluate(model) or (0.0, 0.0)]
     residuals: dict[int, Floats32] = {}
-    for number in range(1, rounds + 1):
+    for number in range(1, ROUNDS + 1):
         results = []
         for i, (part, share) in enumerate(zip(parts, variant.shares, strict=True)):
             if share == 0.0:
@@ -128,14 +128,11 @@ def average(model: NamedArrays, results: Sequence[Contribution], most: float | N
 
 def main() -> None:
     """Run every variant and print it."""
-    parser = build_parser(__doc__, seeds=2)
-    parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds: only that it works")
-    options = parser.parse_args()
-    seeds, rounds = (1, QUICK_ROUNDS) if options.quick else (options.seeds, ROUNDS)
+    seeds = build_parser(__doc__, seeds=2).parse_args().seeds
     for alpha in (1.0, 0.1):
         whole = 0.0
         for variant in VARIANTS:
-            runs = np.array([run_variant(variant, alpha, seed, rounds) for seed in range(1, seeds + 1)])
+            runs = np.array([run_variant(variant, alpha, seed) for seed in range(1, seeds + 1)])
             falls = np.mean(np.log(runs[:, :1, 0] / runs[:, 1:4, 0]), axis=0)
             fall = float(np.mean(falls))
             whole = whole or fall

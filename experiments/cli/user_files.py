@@ -83,21 +83,13 @@ def explain(
 
 def load_record(kind: str) -> type[BaseModel]:
     """Return the record that reads a kind of YAML file."""
-    if kind == "sweep":
-        from experiments.sweeps.sweep_spec import SweepSpec
-
-        return SweepSpec
-    if kind == "board":
-        from fedge.devices.local_board import NodeSettings
-
-        return NodeSettings
-    if kind == "plan":
-        from fedge.characterisation.plan_reader import PlanRecord
-
-        return PlanRecord
+    from experiments.sweeps.sweep_spec import SweepSpec
+    from fedge.characterisation.plan_reader import PlanRecord
+    from fedge.devices.local_board import NodeSettings
     from fedge.experiment import Experiment
 
-    return Experiment
+    records = {"experiment": Experiment, "sweep": SweepSpec, "board": NodeSettings, "plan": PlanRecord}
+    return records[kind]
 
 
 TEMPLATES = "experiments.plugin_templates"
