@@ -18,7 +18,7 @@ import typer.core
 
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
 from experiments.cli.command_options import AsJson, PanelGroup
-from experiments.cli.command_output import make_console, print_json, warn, write_error
+from experiments.cli.command_output import Outputs, warn, write_error
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
@@ -132,11 +132,6 @@ def doctor(
     Example: fedge doctor
     """
     from experiments.backends.environment_check import EnvironmentFinding, check_environment
-
-    findings = check_environment()
-    if as_json:
-        print_json(findings)
-        return
     from experiments.report.tables import Column, build_table, text_cell
 
     columns: tuple[Column[EnvironmentFinding], ...] = (
@@ -146,7 +141,8 @@ def doctor(
         ("what to do", lambda one: text_cell(one.remedy)),
     )
     title = f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    build_table("doctor", columns, findings, title).print(make_console())
+    findings = check_environment()
+    Outputs(as_json).deliver(findings, build_table("doctor", columns, findings, title).print)
 
 
 @cache
