@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,18 +26,7 @@ if TYPE_CHECKING:
 
 app = command_group("Evaluate the choice of modes against an oracle that knows the true times and powers.")
 
-R = TypeVar("R")
-
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of every run.")]
-
-
-class _Study(Protocol[R]):
-    """A grid of runs."""
-
-    @property
-    def jobs(self) -> Sequence[object]: ...
-
-    def run(self, report: Callable[[str], None]) -> list[R]: ...
 
 
 @app.command("mode-choice")
@@ -85,7 +74,8 @@ def study_mode_choice(options: ModeChoiceOptions, outputs: Outputs) -> None:
 
     outputs.check("[")
     study = build_mode_choice_study(options)
-    results = _run_study(study)
+    with show_progress(len(study.jobs)) as report_run:
+        results = study.run(report_run)
     for note in study.notes:
         warn(f"note: {note}")
     outputs.deliver(
@@ -148,7 +138,8 @@ def study_fleet(options: FleetStudyOptions, outputs: Outputs, *, dry_run: bool =
         listed = {f"run {i}": str(job) for i, job in enumerate(study.jobs, 1)}
         print_plan({"runs": len(study.jobs), **listed}, outputs.as_json)
         return
-    runs = _run_study(study)
+    with show_progress(len(study.jobs)) as report_run:
+        runs = study.run(report_run)
     page = partial(write_fleet_page, study.jobs[0].experiment, runs)
     outputs.deliver([run.row for run in runs], lambda console: print_fleet_study(console, runs), page)
 
@@ -253,11 +244,6 @@ def transfer(
         report.write_figures(
             docs, report.build_transfer_table(rows), command=command, date=f"{datetime.now(UTC):%Y-%m-%d}"
         )
-
-
-def _run_study(study: _Study[R]) -> list[R]:
-    with show_progress(len(study.jobs)) as report_run:
-        return study.run(report_run)
 
 
 def reproduce(
