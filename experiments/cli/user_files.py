@@ -88,7 +88,12 @@ def load_record(kind: str) -> type[BaseModel]:
     from fedge.devices.local_board import NodeSettings
     from fedge.experiment import Experiment
 
-    records = {"experiment": Experiment, "sweep": SweepSpec, "board": NodeSettings, "plan": PlanRecord}
+    records: dict[str, type[BaseModel]] = {
+        "experiment": Experiment,
+        "sweep": SweepSpec,
+        "board": NodeSettings,
+        "plan": PlanRecord,
+    }
     return records[kind]
 
 

@@ -248,7 +248,7 @@ def test_a_load_that_is_cancelled_says_so_and_loads_nothing(tmp_path):
         assert "load was cancelled" in job.outcome().text
         status = client.status()
         assert (status["task"], status["refused"]) == (None, None)
-        assert kind_of(client.infer, 1, 1) == "no-task"
+        assert kind_of(client.profile, 1, 1) == "no-task"
         assert client.load(*PLAIN)["samples"] == 8
 
 
