@@ -18,7 +18,7 @@ import typer
 
 import fedge
 from experiments.cli.main import app
-from experiments.cli.schema_commands import load_record
+from experiments.cli.user_files import load_record
 from experiments.spec.yaml_schema import KEYS_OWN, KeyDescription, describe_keys
 from fedge import errors
 from fedge.telemetry import store_records

@@ -17,7 +17,7 @@ import typer
 
 import fedge
 from experiments.cli.main import app
-from experiments.cli.schema_commands import load_record
+from experiments.cli.user_files import load_record
 from experiments.spec.yaml_schema import describe_keys
 from server.dashboard.prometheus_metrics import build_families
 from server.dashboard.views import FleetView

@@ -11,11 +11,12 @@ import typer
 
 from experiments.cli.command_options import AsJson, DryRun, StepKind, build_options
 from experiments.cli.command_output import (
+    Outputs,
     check_output,
-    make_console,
     make_progress_console,
     print_json,
     print_line,
+    show_bar,
     warn,
     write_output,
 )
@@ -105,24 +106,16 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
 
     Without a terminal, one line is printed per point measured on this machine; emulated points take no time.
     """
-    from rich.markup import escape
-    from rich.progress import BarColumn, Progress, TextColumn
-    from rich.table import Column
-
     from fedge.characterisation.sweep_plan import HERE
 
-    console = make_progress_console()
-    fitted = Column(no_wrap=True, overflow="ellipsis")
-    columns = (BarColumn(bar_width=10), TextColumn("{task.description}", table_column=fitted))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        total = len(run.plan.points)
-        task = progress.add_task("starting", total=total)
+    console, total = make_progress_console(), len(run.plan.points)
+    with show_bar(total) as show:
 
         def report(words: str, step: str) -> None:
             tried = total - len(run.remaining_points)
             place = f"point {min(tried + 1, total)} of {total}{_format_remaining(run.local_remaining_s)}"
             within = f", {step}" if step else ""
-            progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
+            show(tried, f"{place}{within}: {words}")
             begin_phase(f"{place}{within}")
             is_here = any(point.board == HERE for point in run.remaining_points[:1])
             if is_here and not (console.is_terminal or console.quiet or step):
@@ -180,18 +173,14 @@ def characterise_predict(
     Example: fedge characterise-predict quick --mode maxn --loader-workers 2
     """
     parameters = dict(locals())
+    from experiments.report.characterisation.sweep_terminal import build_prediction_table
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
 
-    options = build_options(EpochPredictionOptions, parameters, others=("loader_out", "as_json"))
+    options = build_options(EpochPredictionOptions, parameters, others=("loader_out",))
     predictions = predict_epochs(options)
     if loader_out is not None:
         _write_loader(options, loader_out)
-    if as_json:
-        print_json(predictions)
-        return
-    from experiments.report.characterisation.sweep_terminal import build_prediction_table
-
-    build_prediction_table(predictions).print(make_console())
+    Outputs(as_json).deliver(predictions, lambda console: build_prediction_table(predictions).print(console))
 
 
 def _write_loader(options: EpochPredictionOptions, file: Path) -> None:

@@ -30,7 +30,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 Yes = Annotated[bool, typer.Option("--yes", help="Ask for no confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, show what would be done, and start nothing.")]
 OutFile = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File to write: the result as JSON.")]
-OutFolder = Annotated[Path | None, typer.Option("--folder", metavar="DIR", help="Folder to write.")]
 ChartPage = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts.")]
 Overrides = Annotated[
     list[str] | None,
@@ -81,13 +80,17 @@ Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of repetition
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random choices.")]
 
 
+OUTPUTS = {"out", "html", "as_json"}
+"""Parameters that say where a command's result goes."""
+
+
 def build_options(record: type[R], parameters: Mapping[str, Any], *, others: Collection[str] = (), **more: Any) -> R:
     """Return a record of options with a command's parameters of the same names.
 
     Args:
         parameters: The command's parameters, a copy of ``locals()`` at its beginning; lists become tuples, and a
             parameter that was not given leaves the record's default.
-        others: The parameters that are no options of the record, such as the files that the command writes.
+        others: The parameters that are no options of the record, beside those of ``OUTPUTS``.
         more: Fields that are no parameters; for a dataclass, a record of it made of the same parameters.
 
     Raises:
@@ -95,7 +98,7 @@ def build_options(record: type[R], parameters: Mapping[str, Any], *, others: Col
     """
     parts = [one for one in more.values() if isinstance(one, type)]
     fields = {field.name for one in (record, *parts) for field in dataclasses.fields(one)}
-    if odd := (parameters.keys() - fields) ^ set(others):
+    if odd := (parameters.keys() - fields - OUTPUTS) ^ set(others):
         raise TypeError(f"{record.__name__}: {', '.join(sorted(odd))} must be a field or among the others")
     made = {name: _fill(one, parameters) if isinstance(one, type) else one for name, one in more.items()}
     return _fill(record, {**parameters, **made})

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from experiments.report.tables import print_lines
+from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.phases import begin_phase
-from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,12 +56,45 @@ def print_json(value: object, *, indent: int | None = None) -> None:
 
 
 def write_json(out: Path | None, value: object) -> None:
-    """Write a record or a list as JSON to the file of ``--out``; nothing if none is given."""
+    """Write a record, or anything that holds records, as JSON to the file of ``--out``; nothing if none is given."""
     if out is not None:
-        write_output("--out", out, lambda path: run_folder.write_json(path, value))
+        text = json.dumps(value, indent=2, default=dataclasses.asdict) + "\n"
+        write_output("--out", out, lambda path: write_text(path, text))
 
 
-def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where a command's result goes: to standard output, and to the files of ``--out`` and ``--html`` if named."""
+
+    as_json: bool
+    out: Path | None = None
+    html: Path | None = None
+
+    def check(self, starts: str) -> None:
+        """Check the files before anything is computed; that of ``--out`` begins with ``starts``.
+
+        Raises:
+            BadInput: If one of them cannot be written (``check_output``), or both are the same.
+        """
+        check_output("--out", self.out, starts)
+        check_output("--html", self.html, "<!doctype html")
+        if self.out is not None and self.html is not None and self.out.absolute() == self.html.absolute():
+            raise BadInput("--html", str(self.html), "another file than --out")
+
+    def deliver(
+        self, data: object, view: Callable[[Console], object], page: Callable[[Path], object] | None = None
+    ) -> None:
+        """Print the result as JSON, its ``data``, or as the ``view`` on a terminal, and write the files."""
+        if self.as_json:
+            print_json(data)
+        else:
+            view(make_console())
+        write_json(self.out, data)
+        if self.html is not None and page is not None:
+            write_output("--html", self.html, page)
+
+
+def write_output(option: str, path: Path, write: Callable[[Path], object]) -> None:
     """Call ``write(path)``; an error names the command's ``option``.
 
     Raises:
@@ -155,21 +188,34 @@ def make_progress_console(*, stderr: bool = True) -> Console:
 
 
 @contextmanager
+def show_bar(total: int) -> Iterator[Callable[[int, str], None]]:
+    """Show a bar and a text, which the yielded function replaces, on the terminal; silent without a terminal."""
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    shown = make_progress_console()
+    fitted = Column(no_wrap=True, overflow="ellipsis")
+    columns = (BarColumn(bar_width=10), TextColumn("{task.description}", table_column=fitted))
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as line:
+        task = line.add_task("starting", total=total)
+        yield lambda done, text: line.update(task, completed=done, description=escape(text))
+
+
+@contextmanager
 def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     """Show the number of finished runs and the last one on the terminal; silent without a terminal.
 
     Yields a function to be called with the name of each finished run.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    shown = make_progress_console()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as line:
-        task, done = line.add_task("starting", total=total), count(1)
+    with show_bar(total) as show:
+        numbers = count(1)
 
         def report(step: str) -> None:
-            line.update(task, advance=1, description=step)
-            begin_phase(f"{next(done)} of {total} done, the last one {step}")
+            done = next(numbers)
+            place = f"{done} of {total} done, the last one {step}"
+            show(done, place)
+            begin_phase(place)
 
         begin_phase(f"0 of {total} done")
         yield report

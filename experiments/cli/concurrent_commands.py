@@ -13,6 +13,7 @@ import typer
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import build_options, command_group
 from experiments.cli.command_output import (
+    Outputs,
     check_output,
     make_console,
     make_progress_console,
@@ -86,8 +87,7 @@ def run(
     parameters = dict(locals())
     from fedge.serving.concurrent_run import ConcurrentRunOptions
 
-    options = build_options(ConcurrentRunOptions, parameters, others=("out", "as_json"))
-    run_and_print(options, out, as_json=as_json)
+    run_and_print(build_options(ConcurrentRunOptions, parameters), out, as_json=as_json)
 
 
 def run_and_print(options: ConcurrentRunOptions, out: Path | None, *, as_json: bool = False) -> None:
@@ -209,12 +209,12 @@ def evaluate(
     from fedge.studies.serving.job_tables import JobTableOptions
     from fedge.studies.serving.strategy_study import StrategyStudyOptions
 
-    options = build_options(StrategyStudyOptions, parameters, others=("out", "as_json"), tables=JobTableOptions)
-    evaluate_strategies(options, out, as_json=as_json)
+    options = build_options(StrategyStudyOptions, parameters, tables=JobTableOptions)
+    evaluate_strategies(options, Outputs(as_json, out))
 
 
-def evaluate_strategies(options: StrategyStudyOptions, out: Path | None, *, as_json: bool = False) -> None:
-    """Evaluate strategies, print tables and optionally write JSON.
+def evaluate_strategies(options: StrategyStudyOptions, outputs: Outputs) -> None:
+    """Evaluate strategies and deliver the rows.
 
     Raises:
         BadInput: If the input is invalid; raised before any evaluation.
@@ -224,13 +224,9 @@ def evaluate_strategies(options: StrategyStudyOptions, out: Path | None, *, as_j
     from fedge.studies.prediction_study import row_to_dict
     from fedge.studies.serving.strategy_study import build_strategy_jobs
 
-    check_output("--out", out, "[")
+    outputs.check("[")
     rows = evaluate_jobs(build_strategy_jobs(options))
-    write_json(out, [row_to_dict(row) for row in rows])
-    if as_json:
-        print_json([row_to_dict(row) for row in rows])
-    else:
-        print_strategies(make_console(), rows)
+    outputs.deliver([row_to_dict(row) for row in rows], lambda console: print_strategies(console, rows))
     errors = [f"{row.strategy} on {row.pair}: {row.error}" for row in rows if row.error is not None]
     if errors:
         raise FedgeError(f"{len(errors)} of {len(rows)} rows failed; {'; '.join(dict.fromkeys(errors))}")
@@ -296,18 +292,16 @@ def plan(
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
     from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
-    options = build_options(ConcurrentPlanOptions, parameters, others=("as_json",), jobs=ConcurrentJobOptions)
-    print_plan(options, as_json=as_json)
+    print_plan(build_options(ConcurrentPlanOptions, parameters, jobs=ConcurrentJobOptions), as_json=as_json)
 
 
 def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:
     """Plan and print the result as text or JSON."""
+    from experiments.report.analysis.concurrent_terminal import print_interleaving
     from fedge.studies.serving.interleaving_advice import advise_interleaving, interleaving_advice_to_dict
 
     advice = advise_interleaving(options)
     if as_json:
         print_json(interleaving_advice_to_dict(advice), indent=2)
-        return
-    from experiments.report.analysis.concurrent_terminal import print_interleaving
-
-    print_interleaving(make_console(), advice)
+    else:
+        print_interleaving(make_console(), advice)

@@ -106,12 +106,22 @@ def devices_modes(
     Example: fedge devices modes agx-orin --preset 30W
     """
     from fedge.devices import catalogue
+    from fedge.modes import build_grid
 
     spec, console = catalogue.find(name, where="BOARD"), make_console()
     if preset is not None:
-        _print_preset(console, spec, preset, as_json)
+        if preset not in spec.presets:
+            raise UnknownName("--preset", preset, tuple(spec.presets))
+        mode = spec.presets[preset]
+        text = f"{spec.name} {preset}: {mode}"
+        print_json(_mode_data(mode), indent=2) if as_json else console.print(text, highlight=False)
     elif every:
-        _print_all(console, spec, as_json)
+        modes = build_grid(spec)
+        if as_json:
+            print_json([_mode_data(mode) for mode in modes], indent=2)
+            return
+        rows = (f"{int(cores)},{cpu:g},{gpu:g},{mem:g}" for cores, cpu, gpu, mem in modes.knobs)
+        console.out("\n".join(("cores,cpu_mhz,gpu_mhz,mem_mhz", *rows)), highlight=False)
     elif as_json:
         print_json({"device": spec.name, "count": _count_modes(spec)} | _modes_data(spec), indent=2)
     else:
@@ -151,27 +161,6 @@ def _print_presets(console: Console, spec: DeviceSpec) -> None:
     console.print()
     console.print(table)
     console.print(Text("Preset clocks outside the table are set to the nearest table entry.", style="dim"))
-
-
-def _print_preset(console: Console, spec: DeviceSpec, preset: str, as_json: bool) -> None:
-    if preset not in spec.presets:
-        raise UnknownName("--preset", preset, tuple(spec.presets))
-    mode = spec.presets[preset]
-    if as_json:
-        print_json(_mode_data(mode), indent=2)
-        return
-    console.print(f"{spec.name} {preset}: {mode}", highlight=False)
-
-
-def _print_all(console: Console, spec: DeviceSpec, as_json: bool) -> None:
-    from fedge.modes import build_grid
-
-    modes = build_grid(spec)
-    if as_json:
-        print_json([_mode_data(mode) for mode in modes], indent=2)
-        return
-    rows = (f"{int(cores)},{cpu:g},{gpu:g},{mem:g}" for cores, cpu, gpu, mem in modes.knobs)
-    console.out("\n".join(("cores,cpu_mhz,gpu_mhz,mem_mhz", *rows)), highlight=False)
 
 
 def _list_facts(spec: DeviceSpec) -> list[tuple[str, str, str]]:

@@ -12,7 +12,14 @@ import typer
 
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import command_group
-from experiments.cli.command_output import ask_confirmation, check_output, print_line, write_error, write_output
+from experiments.cli.command_output import (
+    Outputs,
+    ask_confirmation,
+    check_output,
+    print_line,
+    write_error,
+    write_output,
+)
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 
@@ -126,7 +133,7 @@ def status(
     """
     from experiments.cli.fleet_status import report_status
 
-    _exit_with(0 if report_status(_build_options(inventory, playbooks, limit), out, as_json=as_json) else 1)
+    _exit_with(0 if report_status(_build_options(inventory, playbooks, limit), Outputs(as_json, out)) else 1)
 
 
 @fleet.command("board")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.cli.command_output import check_output, make_console, make_progress_console, print_json, write_output
+from experiments.cli.command_output import Outputs, make_progress_console
 from experiments.cli.fleet_playbook import log_path
 from experiments.fleet.fleet_assessment import fleet_status_to_dict, inspect_fleet
 from experiments.fleet.selected_fleet import FleetOptions
@@ -25,7 +23,6 @@ from experiments.fleet.status_records import (
     format_duration,
 )
 from experiments.report.tables import print_lines
-from fedge.atomic_files import write_text
 
 TABLE_WIDTH = 100
 DAY_S = 86_400.0
@@ -83,17 +80,12 @@ MAX_NAME_WIDTH = 16
 """Width of the name column; a default that leaves room for the other columns on 80 characters."""
 
 
-def report_status(options: FleetOptions, out: Path | None = None, *, as_json: bool = False) -> bool:
-    """Query the hosts, print table and findings, and optionally write JSON; return whether the fleet is healthy."""
-    check_output("--out", out, "{")
+def report_status(options: FleetOptions, outputs: Outputs) -> bool:
+    """Query the hosts and deliver their state; return whether the fleet is healthy."""
+    outputs.check("{")
     log = log_path(os.environ, "status", time.time(), os.getpid())
     status = inspect_fleet(options, log, make_progress_console())
-    if as_json:
-        print_json(fleet_status_to_dict(status))
-    else:
-        print_status(make_console(), status)
-    if out is not None:
-        write_status(out, status)
+    outputs.deliver(fleet_status_to_dict(status), lambda console: print_status(console, status))
     return status.is_healthy
 
 
@@ -151,9 +143,3 @@ def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) 
     for what, names in noted.items():
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         print_lines(console, [f"note: {', '.join(names[:MAX_NAMES])}{more}: {what}"])
-
-
-def write_status(out: Path, status: FleetStatus) -> None:
-    """Write the records as JSON, atomically."""
-    text = json.dumps(fleet_status_to_dict(status), indent=2, allow_nan=False)
-    write_output("--out", out, lambda path: write_text(path, f"{text}\n"))

@@ -16,36 +16,28 @@ import click
 import typer
 import typer.core
 
-from experiments.cli.calibrate_costs import calibrate
 from experiments.cli.chaos_command import chaos
 from experiments.cli.characterise_commands import characterise, characterise_predict, characterise_report
-from experiments.cli.command_options import AsJson, PanelGroup, Run
-from experiments.cli.command_output import make_console, print_json, warn, write_error
+from experiments.cli.command_options import AsJson, PanelGroup
+from experiments.cli.command_output import Outputs, warn, write_error
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
+from experiments.cli.finished_runs import export, query, replay, report
 from experiments.cli.fleet_commands import fleet
 from experiments.cli.heartbeat import show_signs_of_life
 from experiments.cli.knowledge_commands import app as knowledge
-from experiments.cli.layers_commands import layers
-from experiments.cli.memory_commands import app as memory
-from experiments.cli.new_plugin import new
+from experiments.cli.network_commands import layers, memory, roofline, select_board, topology
 from experiments.cli.place_commands import place, place_run
 from experiments.cli.power_commands import board_check, power
 from experiments.cli.predict_commands import app as predict
-from experiments.cli.profile_commands import profile
-from experiments.cli.query_run import query
-from experiments.cli.replay_run import replay
-from experiments.cli.report_run import report
-from experiments.cli.reproduce_command import reproduce
-from experiments.cli.roofline_commands import app as roofline
+from experiments.cli.profile_commands import calibrate, profile
 from experiments.cli.run_experiment import resume, run
 from experiments.cli.run_status import runs, status
-from experiments.cli.schema_commands import explain, schema
-from experiments.cli.select_board_commands import select_board
 from experiments.cli.study_commands import app as study
+from experiments.cli.study_commands import reproduce
 from experiments.cli.sweep_commands import sweep
-from experiments.cli.topology_commands import app as topology
+from experiments.cli.user_files import explain, new, schema
 from fedge.errors import BadInput, FedgeError, one_line
 from fedge.extras import LIBRARIES, MissingPackage, describe_missing
 
@@ -124,30 +116,7 @@ def _register(panel: str, commands: Iterable[Callable[..., Any] | tuple[str, typ
 
 
 _register(EXPERIMENTS, [run, resume, status, runs, sweep, replay, explain, schema, new])
-_register(RESULTS, [report, query, board])
-
-
-@app.command(rich_help_panel=RESULTS)
-def export(
-    run: Run,
-    to: Annotated[str, typer.Option(metavar="NAME", help="tensorboard, mlflow, or your own module:Class.")],
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the exporter; may be repeated.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to write; by default one in the run's.")
-    ] = None,
-) -> None:
-    """Export every round of a run to TensorBoard, MLflow or your own exporter.
-
-    Example: fedge export runs/office --to tensorboard --folder events
-    """
-    from experiments.backends.run_export import export_run
-
-    count = export_run(run, to, option or [], folder)
-    typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")
-
-
+_register(RESULTS, [report, query, board, export])
 _register(NETWORKS, [select_board, layers, place, place_run])
 _register(NETWORKS, [("memory", memory), ("roofline", roofline), ("topology", topology), ("concurrent", concurrent)])
 _register(MODES, [("predict", predict), profile, calibrate, ("knowledge", knowledge), ("study", study)])
@@ -164,11 +133,6 @@ def doctor(
     Example: fedge doctor
     """
     from experiments.backends.environment_check import EnvironmentFinding, check_environment
-
-    findings = check_environment()
-    if as_json:
-        print_json(findings)
-        return
     from experiments.report.tables import Column, build_table, text_cell
 
     columns: tuple[Column[EnvironmentFinding], ...] = (
@@ -178,7 +142,8 @@ def doctor(
         ("what to do", lambda one: text_cell(one.remedy)),
     )
     title = f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    build_table("doctor", columns, findings, title).print(make_console())
+    findings = check_environment()
+    Outputs(as_json).deliver(findings, build_table("doctor", columns, findings, title).print)
 
 
 @cache

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.cli.command_options import AsJson, ChartPage, InputShape, MaxPower, Network, OutFile, build_options
-from experiments.cli.command_output import (
-    check_output,
-    make_console,
-    print_json,
-    show_progress,
-    write_json,
-    write_output,
-)
+from experiments.cli.command_output import Outputs, check_output, show_progress, write_output
 from experiments.report.tables import Column, Table, build_table, number_cell, text_cell, value_cell
 from fedge.atomic_files import write_text
 
@@ -65,28 +59,19 @@ def place(
     parameters = dict(locals())
     from fedge.analysis.placement.placement_advice import PlacementOptions
 
-    options = build_options(PlacementOptions, parameters, others=("html", "out", "as_json"))
-    print_placement(options, html, out, as_json=as_json)
+    print_placement(build_options(PlacementOptions, parameters), Outputs(as_json, out, html))
 
 
-def print_placement(options: PlacementOptions, html: Path | None, out: Path | None, *, as_json: bool = False) -> None:
-    """Plan, print and write the results."""
-    from experiments.report.analysis.placement_report import print_placement_advice
+def print_placement(options: PlacementOptions, outputs: Outputs) -> None:
+    """Plan and deliver the result."""
+    from experiments.report.analysis.placement_report import print_placement_advice, write_placement_page
     from fedge.analysis.placement.placement_advice import advise_placement, placement_advice_to_dict
     from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 
-    check_output("--out", out, f'{{\n  "format": "{PLACEMENT_FORMAT}"')
-    check_output("--html", html, "<!doctype html")
+    outputs.check(f'{{\n  "format": "{PLACEMENT_FORMAT}"')
     advice = advise_placement(options)
-    if as_json:
-        print_json(placement_advice_to_dict(advice))
-    else:
-        print_placement_advice(make_console(), advice)
-    write_json(out, placement_advice_to_dict(advice))
-    if html is not None:
-        from experiments.report.analysis.placement_report import write_placement_page
-
-        write_output("--html", html, lambda path: write_placement_page(advice, path))
+    view, page = partial(print_placement_advice, advice=advice), partial(write_placement_page, advice)
+    outputs.deliver(placement_advice_to_dict(advice), view, page)
 
 
 def place_run(
@@ -125,10 +110,9 @@ def place_run(
 
     if network is None:
         runtimes = list_host_runtimes()
-        print_json(runtimes) if as_json else _runtimes_table(runtimes).print(make_console())
+        Outputs(as_json).deliver(runtimes, _runtimes_table(runtimes).print)
         return
-    options = build_options(PlacementRunOptions, parameters, others=("out", "as_json"))
-    print_placement_runs(options, out, as_json=as_json)
+    print_placement_runs(build_options(PlacementRunOptions, parameters), out, as_json=as_json)
 
 
 def print_placement_runs(options: PlacementRunOptions, out: Path | None, *, as_json: bool = False) -> None:
@@ -144,10 +128,7 @@ def print_placement_runs(options: PlacementRunOptions, out: Path | None, *, as_j
     plan = plan_placement_runs(options)
     with show_progress(len(plan.placements)) as report_placement:
         runs = run_placements(plan, report_placement)
-    if as_json:
-        print_json([run.measurement for run in runs])
-    else:
-        _measurements_table(runs).print(make_console())
+    Outputs(as_json).deliver([run.measurement for run in runs], _measurements_table(runs).print)
     if out is not None:
         write_output("--out", out, lambda path: write_text(path, placement_runs_to_csv(runs)))
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.cli.command_options import AsJson, Settings, WorkerSocket, command_group
-from experiments.cli.command_output import make_console, print_json, print_line
+from experiments.cli.command_output import Outputs
 from experiments.cli.devices_list import app as devices
+from experiments.report.tables import print_lines
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,10 +35,7 @@ def power_get(settings: Settings = None, socket: PowerSocket = None, as_json: As
     from fedge.devices.board_power import ask_powerd
 
     state = ask_powerd(_read_settings(settings, socket).power_socket, "get")
-    if as_json:
-        print_json(state)
-    else:
-        print_state(make_console(), state)
+    Outputs(as_json).deliver(state, lambda console: print_state(console, state))
 
 
 @power.command("set", context_settings={"ignore_unknown_options": True})
@@ -75,10 +73,7 @@ def power_modes(settings: Settings = None, socket: PowerSocket = None, as_json: 
     from fedge.devices.board_power import ask_powerd
 
     described = ask_powerd(_read_settings(settings, socket).power_socket, "describe")
-    if as_json:
-        print_json(described)
-    else:
-        print_modes(make_console(), described)
+    Outputs(as_json).deliver(described, lambda console: print_modes(console, described))
 
 
 @power.command("restore")
@@ -153,10 +148,7 @@ def board_check(
     findings = check_board(given.place, worker_socket or given.worker_socket, seconds, report)
     report("measuring the link ...")
     findings = (*findings, check_link(given.telemetry))
-    if as_json:
-        print_json(findings)
-    else:
-        print_findings(make_console(), findings)
+    Outputs(as_json).deliver(findings, lambda console: print_findings(console, findings))
     if not is_passed(findings):
         raise typer.Exit(1)
 
@@ -216,4 +208,4 @@ def _read_settings(path: Path | None, socket: str | None) -> NodeSettings:
 
 
 def _print_answer(answer: Any, text: str, as_json: bool) -> None:
-    print_json(answer) if as_json else print_line(text)
+    Outputs(as_json).deliver(answer, lambda console: print_lines(console, [text]))

@@ -1,35 +1,41 @@
-"""``fedge predict``: evaluate predictors, import tables, fit models, and use them (``predict_use``)."""
+"""``fedge predict``: evaluate predictors, import tables, fit models, and use them."""
 
 from __future__ import annotations
 
+import csv
+import io
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.cli import command_options as cli
-from experiments.cli import predict_use
-from experiments.cli.command_options import build_options, command_group
+from experiments.cli.command_options import AsJson, ChartPage, build_options, command_group
 from experiments.cli.command_output import (
+    Outputs,
     check_output,
     make_console,
     print_json,
     print_line,
     show_progress,
     warn,
-    write_json,
     write_output,
 )
+from experiments.report.tables import print_lines
+from fedge.atomic_files import write_text
 from fedge.errors import BadInput, FedgeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from experiments.report.tables import Table
-    from fedge.devices.tables.table_import import TableImport
+    from fedge.knowledge.model_summary import ModelSummary
     from fedge.knowledge.model_training import ModelFitOptions
+    from fedge.knowledge.saved_model import ModeFront, ModelChoice, ModelFront
     from fedge.knowledge.table_background import ReferenceNetworks
     from fedge.studies.prediction_study import PredictionStudyOptions
+
 
 app = command_group("Predict time and power of every power mode from few measured ones.")
 
@@ -84,39 +90,28 @@ def evaluate(
     parameters = dict(locals())
     from fedge.studies.prediction_study import PredictionStudyOptions
 
-    options = build_options(PredictionStudyOptions, parameters, others=("out", "html", "as_json"))
-    evaluate_predictors(options, out, html, as_json=as_json)
+    evaluate_predictors(build_options(PredictionStudyOptions, parameters), Outputs(as_json, out, html))
 
 
-def evaluate_predictors(
-    options: PredictionStudyOptions, out: Path | None, html: Path | None, *, as_json: bool = False
-) -> None:
-    """Evaluate predictors, print a table, and optionally write JSON and a page.
+def evaluate_predictors(options: PredictionStudyOptions, outputs: Outputs) -> None:
+    """Evaluate predictors and deliver the rows.
 
     Raises:
         BadInput: If the input is invalid; raised before any computation.
         FedgeError: At the end, if cells failed.
     """
-    from experiments.report.predictors.evaluation_report import print_evaluation
+    from experiments.report.predictors.evaluation_report import print_evaluation, write_evaluation_page
     from fedge.studies.prediction_study import build_prediction_study, row_to_dict, run_prediction_study
 
-    check_output("--out", out, "[")
-    check_output("--html", html, "<!doctype html")
+    outputs.check("[")
     study = build_prediction_study(options)
     for note in study.notes:
         warn(note)
     with show_progress(study.step_count) as report_step:
         results = run_prediction_study(study, report=report_step)
     rows = [result.row for result in results]
-    if as_json:
-        print_json([row_to_dict(row) for row in rows])
-    else:
-        print_evaluation(make_console(), rows)
-    write_json(out, [row_to_dict(row) for row in rows])
-    if html is not None:
-        from experiments.report.predictors.evaluation_report import write_evaluation_page
-
-        write_output("--html", html, lambda path: write_evaluation_page(study, results, path))
+    page = partial(write_evaluation_page, study, results)
+    outputs.deliver([row_to_dict(row) for row in rows], lambda console: print_evaluation(console, rows), page)
     errors = [f"{row.method} on {row.target}: {row.error}" for row in rows if row.error is not None]
     if errors:
         raise FedgeError(f"{len(errors)} of {len(rows)} cells failed; {'; '.join(dict.fromkeys(errors))}")
@@ -181,11 +176,7 @@ def import_(
     outcome = import_table(source, layout, out, steps=steps, batch_size=batch_size)
     if as_json:
         print_json(outcome)
-    else:
-        _print_import(outcome)
-
-
-def _print_import(outcome: TableImport) -> None:
+        return
     print_line(
         f"{outcome.table}: rows {outcome.rows}, power modes {outcome.modes}, "
         f"batch size{'s' if len(outcome.batch_sizes) > 1 else ''} {', '.join(map(str, outcome.batch_sizes))} "
@@ -231,8 +222,7 @@ def fit(
     parameters = dict(locals())
     from fedge.knowledge.model_training import ModelFitOptions
 
-    options = build_options(ModelFitOptions, parameters, others=("out", "as_json"))
-    fit_to_file(options, out, as_json)
+    fit_to_file(build_options(ModelFitOptions, parameters), out, as_json)
 
 
 def fit_to_file(options: ModelFitOptions, out: Path, as_json: bool) -> None:
@@ -247,7 +237,7 @@ def fit_to_file(options: ModelFitOptions, out: Path, as_json: bool) -> None:
     if as_json:
         print_json({**model_summary_to_dict(fitted.summary), "file": str(out)})
         return
-    predict_use.print_summary(fitted.summary)
+    print_summary(fitted.summary)
     print_line(f"written: {out}")
 
 
@@ -265,4 +255,181 @@ def _check_model_path(out: Path) -> None:
         raise BadInput("--out", f"{out}, a file that is no model", "a new file, or a model to replace") from error
 
 
-predict_use.register_commands(app)
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `fedge predict fit` wrote.")]
+
+QUANTITIES = ("step_s", "power_w", "energy_j")
+INTERVAL_ENDS = {"": "value", "_low90": "low90", "_high90": "high90"}
+KNOB_COLUMNS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
+CSV_COLUMNS = (
+    *KNOB_COLUMNS,
+    *(f"{name}{end}" for name in QUANTITIES for end in INTERVAL_ENDS),
+    *("measured", "knee", "maxn"),
+)
+
+
+@app.command()
+def show(model: Model, as_json: AsJson = False) -> None:
+    """Show a model's training data, prior knowledge and uncertainty.
+
+    Example: fedge predict show orin.safetensors
+    """
+    from experiments.report.predictors import model_report
+    from fedge.knowledge.saved_model import model_summary_to_dict, open_model
+
+    summary = open_model(model).summarize()
+    if as_json:
+        print_json(model_summary_to_dict(summary))
+        return
+    print_summary(summary)
+    model_report.measured_table(summary).print(make_console())
+    if summary.meaning is not None:
+        model_report.meaning_table(summary.meaning).print(make_console())
+
+
+def print_summary(summary: ModelSummary) -> None:
+    """Print the facts on a model in a few lines."""
+    from experiments.report.predictors import model_report
+    from experiments.report.tables import print_facts
+
+    print_line(model_report.describe_model(summary.about))
+    print_facts(make_console(), model_report.describe_facts(summary))
+
+
+@app.command()
+def choose(
+    model: Model,
+    *,
+    max_power_w: Annotated[
+        float | None,
+        typer.Option("--max-power-w", help="Limit of the board's power, in watts: the fastest mode within it."),
+    ] = None,
+    max_step_s: Annotated[
+        float | None,
+        typer.Option("--max-step-s", help="Limit of a step's time, in seconds: the mode of least energy within it."),
+    ] = None,
+    time_weight: Annotated[
+        float | None, typer.Option(help="Mode with the least weighted sum of time and energy (0 to 1).")
+    ] = None,
+    knee: Annotated[bool, typer.Option("--knee", help="Mode at the knee of the front of time and power.")] = False,
+    confidence: Annotated[float, typer.Option(help="Probability with which a limit is met.")] = 0.84,
+    as_json: AsJson = False,
+) -> None:
+    """Choose a power mode by exactly one of four objectives.
+
+    Exit code 1 if no mode meets the limit.
+
+    Example: fedge predict choose orin.safetensors --max-power-w 30
+    """
+    from fedge.knowledge import saved_model
+
+    aim = saved_model.build_aim(
+        max_power_w=max_power_w,
+        max_step_s=max_step_s,
+        time_weight=time_weight,
+        knee=knee,
+        confidence=confidence,
+    )
+    choice = saved_model.choose_model_mode(model, aim)
+    Outputs(as_json).deliver(saved_model.model_choice_to_dict(choice), lambda _: _print_choice(choice))
+    if not choice.feasible:
+        raise FedgeError(_describe_infeasible(choice))
+
+
+def _describe_infeasible(choice: ModelChoice) -> str:
+    from experiments.report.quantities import number
+
+    aim, nearest = choice.aim, choice.chosen
+    unit, least = ("W", nearest.power_w) if aim.option == "--max-power-w" else ("s", nearest.step_s)
+    limit = f"{aim.value:g} {unit} with {100 * aim.confidence:g} % confidence"
+    interval = f"90 % interval {number(least.low90)} to {number(least.high90)}"
+    return f"no mode keeps {limit}; the nearest is {nearest.mode}: {number(least.value)} {unit}, {interval}"
+
+
+def _print_choice(choice: ModelChoice) -> None:
+    from experiments.report.predictors import model_report
+    from fedge.knowledge.saved_model import to_control_values
+
+    print_line(model_report.describe_model(choice.about))
+    print_line(f"{choice.why} Confidence: {100 * choice.aim.confidence:g} %." if choice.aim.is_limit else choice.why)
+    word = "chosen" if choice.feasible else "nearest"
+    model_report.choice_table(word, choice.chosen, choice.maxn).print(make_console())
+    print_line(_describe_intervals(choice.label))
+    if not choice.feasible:
+        return
+    print_line("To set it, with the names in the board's /etc/nvpmodel.conf:")
+    for line in model_report.nvpmodel_lines(to_control_values(choice.chosen.mode)):
+        print_line(f"  {line}")
+
+
+def _describe_intervals(label: str) -> str:
+    origin = "of unknown origin" if label == "unknown" else label
+    return f"Per step; predictions are {origin}, brackets are 90 % intervals."
+
+
+@app.command()
+def pareto(
+    model: Model,
+    *,
+    against: Annotated[str, typer.Option(help="Cost to trade against time: power or energy.")] = "power",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write: the front (CSV).")] = None,
+    html: ChartPage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the Pareto front: the modes that no other mode beats in both time and cost.
+
+    Example: fedge predict pareto orin.safetensors --html front.html
+    """
+    from fedge.knowledge.saved_model import build_model_front, model_front_to_dict
+
+    _check_outputs(model, out, html)
+    model_front = build_model_front(model, against)
+    if out is not None:
+        write_output("--out", out, lambda path: write_text(path, _front_csv(model_front.front)))
+    if html is not None:
+        from experiments.report.predictors.model_report import write_front_page
+
+        page = partial(write_front_page, model_front.front, model_front.summary, model_front.predictions)
+        write_output("--html", html, page)
+    if as_json:
+        print_json(model_front_to_dict(model_front))
+        return
+    _print_front(model_front)
+    print_lines(make_console(), [f"written: {path}" for path in (out, html) if path is not None])
+
+
+def _check_outputs(model: Path, out: Path | None, html: Path | None) -> None:
+    taken = {model.resolve(): "the model"}
+    for option, path, starts in (("--out", out, ",".join(CSV_COLUMNS[:6])), ("--html", html, "<!doctype html")):
+        if path is None:
+            continue
+        if path.resolve() in taken:
+            raise BadInput(option, str(path), f"another file than {taken[path.resolve()]}")
+        check_output(option, path, starts)
+        taken[path.resolve()] = option
+
+
+def _print_front(model_front: ModelFront) -> None:
+    from experiments.report.predictors import model_report
+
+    front, summary = model_front.front, model_front.summary
+    shown = model_report.thin_front(front)
+    some = f"; {len(shown)} of them here, all with --out" if len(shown) < len(front.points) else ""
+    count = f"{len(front.points)} of {summary.candidates:,} modes lie on the front of time and {front.against}"
+    print_line(model_report.describe_model(summary.about))
+    print_line(count + some)
+    model_report.front_table(front, shown).print(make_console())
+    print_line(_describe_intervals(summary.predictions_label))
+
+
+def _front_csv(front: ModeFront) -> str:
+    """Format the front as CSV: knobs, quantities with 90 % intervals, and whether the mode was measured."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for point in front.points:
+        row = {knob: getattr(point.mode, knob) for knob in KNOB_COLUMNS}
+        for name in QUANTITIES:
+            row |= {name + end: getattr(getattr(point, name), field) for end, field in INTERVAL_ENDS.items()}
+        flags = {"measured": point.measured, "knee": point == front.knee, "maxn": point == front.maxn}
+        writer.writerow({**row, **{name: int(flag) for name, flag in flags.items()}})
+    return text.getvalue()

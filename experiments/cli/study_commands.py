@@ -1,47 +1,32 @@
-"""``fedge study``: the value of mode choice, on one board under deadlines and on a whole fleet, against an oracle."""
+"""``fedge study`` and ``reproduce``: the value of mode choice against an oracle, and papers' figures beside ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.cli import command_options as cli
-from experiments.cli.command_options import build_options, command_group
-from experiments.cli.command_output import (
-    check_output,
-    make_console,
-    print_json,
-    print_plan,
-    show_progress,
-    warn,
-    write_json,
-    write_output,
-)
-from fedge.errors import BadInput
+from experiments.cli.command_options import AsJson, OutFile, build_options, command_group
+from experiments.cli.command_output import Outputs, print_plan, show_progress, warn
+from experiments.report.tables import Column, Table, build_table, print_lines, text_cell, value_cell
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from experiments.backends.study_backend import FleetStudyOptions
     from fedge.studies.mode_choice_study import ModeChoiceOptions
+    from fedge.studies.reproductions import ReproducedFigure, Reproduction
+
 
 app = command_group("Evaluate the choice of modes against an oracle that knows the true times and powers.")
 
-R = TypeVar("R")
-
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of every run.")]
-
-
-class _Study(Protocol[R]):
-    """A grid of runs."""
-
-    @property
-    def jobs(self) -> Sequence[object]: ...
-
-    def run(self, report: Callable[[str], None]) -> list[R]: ...
 
 
 @app.command("mode-choice")
@@ -79,36 +64,25 @@ def mode_choice(
     parameters = dict(locals())
     from fedge.studies.mode_choice_study import ModeChoiceOptions
 
-    options = build_options(ModeChoiceOptions, parameters, others=("out", "html", "as_json"))
-    study_mode_choice(options, out, html, as_json=as_json)
+    study_mode_choice(build_options(ModeChoiceOptions, parameters), Outputs(as_json, out, html))
 
 
-def study_mode_choice(
-    options: ModeChoiceOptions, out: Path | None, html: Path | None, *, as_json: bool = False
-) -> None:
-    """Run the study, print a table, and optionally write JSON and a page.
-
-    Raises:
-        BadInput: If the input is invalid; raised before any run.
-    """
-    from experiments.report.predictors.mode_choice_report import print_mode_choice
+def study_mode_choice(options: ModeChoiceOptions, outputs: Outputs) -> None:
+    """Run the study and deliver its rows."""
+    from experiments.report.predictors.mode_choice_report import print_mode_choice, write_mode_choice_page
     from fedge.studies.mode_choice_study import build_mode_choice_study
 
-    _check_outputs(out, html)
+    outputs.check("[")
     study = build_mode_choice_study(options)
-    results = _run_study(study)
-    rows = [result.row for result in results]
-    if as_json:
-        print_json(rows)
-    else:
-        print_mode_choice(make_console(), study.table, study.steps, results)
+    with show_progress(len(study.jobs)) as report_run:
+        results = study.run(report_run)
     for note in study.notes:
         warn(f"note: {note}")
-    write_json(out, rows)
-    if html is not None:
-        from experiments.report.predictors.mode_choice_report import write_mode_choice_page
-
-        write_output("--html", html, lambda path: write_mode_choice_page(study.table, study.steps, results, path))
+    outputs.deliver(
+        [result.row for result in results],
+        lambda console: print_mode_choice(console, study.table, study.steps, results),
+        partial(write_mode_choice_page, study.table, study.steps, results),
+    )
 
 
 @app.command("fleet")
@@ -149,37 +123,25 @@ def fleet(
     parameters = dict(locals())
     from experiments.backends.study_backend import FleetStudyOptions
 
-    options = build_options(FleetStudyOptions, parameters, others=("out", "html", "dry_run", "as_json"))
-    study_fleet(options, out, html, dry_run=dry_run, as_json=as_json)
+    options = build_options(FleetStudyOptions, parameters, others=("dry_run",))
+    study_fleet(options, Outputs(as_json, out, html), dry_run=dry_run)
 
 
-def study_fleet(
-    options: FleetStudyOptions, out: Path | None, html: Path | None, *, dry_run: bool = False, as_json: bool = False
-) -> None:
-    """Run the study, print a table, and optionally write JSON and a page.
-
-    Raises:
-        BadInput: If the input is invalid; raised before any run.
-    """
+def study_fleet(options: FleetStudyOptions, outputs: Outputs, *, dry_run: bool = False) -> None:
+    """Run the study and deliver its rows, or with ``dry_run`` only list the runs."""
     from experiments.backends.study_backend import build_fleet_study
-    from experiments.report.predictors.fleet_study_report import print_fleet_study
+    from experiments.report.predictors.fleet_study_report import print_fleet_study, write_fleet_page
 
-    _check_outputs(out, html)
+    outputs.check("[")
     study = build_fleet_study(options, warn)
     if dry_run:
-        print_plan({"runs": len(study.jobs), **{f"run {i}": str(job) for i, job in enumerate(study.jobs, 1)}}, as_json)
+        listed = {f"run {i}": str(job) for i, job in enumerate(study.jobs, 1)}
+        print_plan({"runs": len(study.jobs), **listed}, outputs.as_json)
         return
-    runs = _run_study(study)
-    rows = [run.row for run in runs]
-    if as_json:
-        print_json(rows)
-    else:
-        print_fleet_study(make_console(), runs)
-    write_json(out, rows)
-    if html is not None:
-        from experiments.report.predictors.fleet_study_report import write_fleet_page
-
-        write_output("--html", html, lambda path: write_fleet_page(study.jobs[0].experiment, runs, path))
+    with show_progress(len(study.jobs)) as report_run:
+        runs = study.run(report_run)
+    page = partial(write_fleet_page, study.jobs[0].experiment, runs)
+    outputs.deliver([run.row for run in runs], lambda console: print_fleet_study(console, runs), page)
 
 
 @app.command("arena")
@@ -217,9 +179,11 @@ def arena(
     Example: fedge study arena runs/arena --target-accuracy 0.97
     """
     from experiments.report.run.sweep_report import list_arena_tables
+    from experiments.report.tables import print_tables
     from experiments.sweeps.arena import judge_variants, read_courses
 
-    check_output("--out", out, "{")
+    outputs = Outputs(as_json, out)
+    outputs.check("{")
     result = judge_variants(
         read_courses(folder),
         target=accuracy,
@@ -227,12 +191,7 @@ def arena(
         budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
     )
-    if as_json:
-        print_json(result)
-    else:
-        for table in list_arena_tables(result):
-            table.print(make_console())
-    write_json(out, result)
+    outputs.deliver(result, lambda console: print_tables(console, list_arena_tables(result)))
 
 
 @app.command("transfer")
@@ -270,21 +229,15 @@ def transfer(
     from experiments.report.predictors import transfer_report as report
     from fedge.studies.transfer_study import TransferOptions, build_transfer_study
 
-    _check_outputs(out, html)
-    study = build_transfer_study(
-        build_options(TransferOptions, parameters, others=("jobs", "out", "html", "docs", "as_json"))
-    )
+    outputs = Outputs(as_json, out, html)
+    outputs.check("[")
+    study = build_transfer_study(build_options(TransferOptions, parameters, others=("jobs", "docs")))
     if docs is not None:
         report.find_block(docs, report.FIGURES_KEY)
     with show_progress(len(study.cells)) as report_cell:
         rows = study.run(report_cell, jobs)
-    if as_json:
-        print_json([asdict(row) for row in rows])
-    else:
-        report.print_transfer(make_console(), rows)
-    write_json(out, [asdict(row) for row in rows])
-    if html is not None:
-        write_output("--html", html, lambda path: report.write_transfer_page(rows, tables, path))
+    page = partial(report.write_transfer_page, rows, tables)
+    outputs.deliver(rows, lambda console: report.print_transfer(console, rows), page)
     if docs is not None:
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
         command = f"fedge study transfer TABLES {' '.join(options)}"
@@ -293,14 +246,77 @@ def transfer(
         )
 
 
-def _check_outputs(out: Path | None, html: Path | None) -> None:
-    """Check the output files before anything is computed."""
-    check_output("--out", out, "[")
-    check_output("--html", html, "<!doctype html")
-    if out is not None and html is not None and out.absolute() == html.absolute():
-        raise BadInput("--html", str(html), "another file than --out")
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of a reproduction; without it, list all of them.")
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TABLES",
+            envvar="FEDGE_PROFILES",
+            help="Folder of measured tables: <board>/train and <board>/infer.",
+        ),
+    ] = None,
+    *,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Number of repetitions; by default the reproduction's own.")
+    ] = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a paper's method: the published figures beside ours, and what differs.
+
+    Example: fedge reproduce accelerators
+    """
+    from fedge.studies.reproductions import REPRODUCTIONS
+    from fedge.studies.reproductions import reproduce as run
+
+    outputs = Outputs(as_json, out)
+    outputs.check("[")
+    figures = [] if name is None else run(name, show_progress, tables, seeds)
+    results = [asdict(one) for one in figures] or [_reproduction_to_dict(*item) for item in REPRODUCTIONS.items()]
+
+    def view(console: Console) -> None:
+        if name is None:
+            _build_names_table(REPRODUCTIONS.items()).print(console)
+        else:
+            _print_figures(console, REPRODUCTIONS[name], figures)
+
+    outputs.deliver(results, view)
 
 
-def _run_study(study: _Study[R]) -> list[R]:
-    with show_progress(len(study.jobs)) as report_run:
-        return study.run(report_run)
+def _reproduction_to_dict(name: str, one: Reproduction) -> dict[str, str | bool | int | None]:
+    fields = ("title", "reference", "compares", "needs_tables", "seeds")
+    return {"name": name} | {field: getattr(one, field) for field in fields}
+
+
+def _build_names_table(items: Iterable[tuple[str, Reproduction]]) -> Table:
+    columns: tuple[Column[tuple[str, Reproduction]], ...] = (
+        ("name", lambda item: text_cell(item[0])),
+        ("compared", lambda item: text_cell(item[1].compares)),
+        ("measured tables", lambda item: text_cell("needed" if item[1].needs_tables else "not needed")),
+        ("paper", lambda item: text_cell(item[1].reference)),
+    )
+    return build_table("reproductions", columns, items)
+
+
+def _print_figures(console: Console, paper: Reproduction, figures: Sequence[ReproducedFigure]) -> None:
+    """Print the figures, and below them once each what differs."""
+    differences = list(dict.fromkeys(figure.differs for figure in figures))
+    columns: tuple[Column[ReproducedFigure], ...] = (
+        ("figure", lambda one: text_cell(one.what)),
+        ("published", lambda one: text_cell(one.published)),
+        ("ours", lambda one: value_cell(one.ours, f".{_count_decimals(one)}f", one.unit)),
+        ("unit", lambda one: text_cell(one.unit)),
+        ("label", lambda one: text_cell(one.label)),
+        ("source", lambda one: text_cell(one.source)),
+        ("note", lambda one: text_cell(differences.index(one.differs) + 1)),
+    )
+    build_table("figures", columns, figures, f"{paper.title} ({paper.reference})").print(console)
+    print_lines(console, (f"{place}: {text}." for place, text in enumerate(differences, 1)))
+
+
+def _count_decimals(figure: ReproducedFigure) -> int:
+    """Return the decimals to show: those of the published figure, but one at least unless ours is a count."""
+    return 0 if isinstance(figure.ours, int) else max(1, len(figure.published.partition(".")[2]))

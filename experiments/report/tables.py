@@ -260,6 +260,12 @@ def swatch_cell(colour: str, name: str) -> Cell:
     return Cell(Markup('<i class="swatch" style="background:{}"></i>{}').format(colour, name))
 
 
+def print_tables(console: Console, tables: Iterable[Table]) -> None:
+    """Print tables one below the other."""
+    for table in tables:
+        table.print(console)
+
+
 def print_facts(
     console: Console, facts: Iterable[tuple[str, str]], *, label_width: int = 0, label_style: str = ""
 ) -> None:

@@ -231,10 +231,6 @@ def _extent_product(shape: Sequence[int]) -> int:
     return extent
 
 
-def do_not_wait() -> None:
-    """Do nothing before each piece of a body, so that the socket's own timeout is the only one."""
-
-
 class FrameBody:
     """The body of a frame, still to be read or discarded."""
 
@@ -243,7 +239,7 @@ class FrameBody:
         self._head = head
         self.left = head.body_bytes
 
-    def read(self, room: Optional[np.ndarray] = None, before: Callable[[], None] = do_not_wait) -> Arrays:
+    def read(self, room: Optional[np.ndarray] = None, before: Callable[[], None] = lambda: None) -> Arrays:
         """Read the arrays of the frame.
 
         Args:
@@ -271,7 +267,7 @@ class FrameBody:
             offset += entry.size_bytes
         return arrays
 
-    def drain(self, before: Callable[[], None] = do_not_wait) -> None:
+    def drain(self, before: Callable[[], None] = lambda: None) -> None:
         """Read and discard the remaining bytes without allocating memory for them; ``before`` as for ``read``."""
         piece = memoryview(bytearray(PIECE_BYTES))
         while self.left:

@@ -50,10 +50,6 @@ ImageProgress = Callable[[int, int], None]
 """Callback with the number of images made and the total."""
 
 
-def ignore_image_progress(done: int, of: int) -> None:
-    """Ignore the progress."""
-
-
 class BadImages(Refusal):
     """Images that cannot be generated, or a folder without usable images."""
 
@@ -134,7 +130,7 @@ def explain_lack_of_space(storage: str, wanted: ImageSetSpec) -> Optional[str]:
     return f"{storage} has {mb(free / 1e6)} free; {wanted.images} images and a reserve need {mb(needed / 1e6)}"
 
 
-def make_images(storage: str, wanted: ImageSetSpec, told: ImageProgress = ignore_image_progress) -> Path:
+def make_images(storage: str, wanted: ImageSetSpec, told: ImageProgress = lambda _done, _of: None) -> Path:
     """Generate the data set unless it exists, and return its folder.
 
     It is written under a temporary name; an interrupted run leaves that behind and the next one removes it.

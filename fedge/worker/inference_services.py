@@ -111,7 +111,7 @@ class InferenceServices:
             arrivals={},
             infer=self._infer,
             now_s=now_s,
-            wait_s=self._wait,
+            wait_s=lambda wait_s: self.pause(wait_s),  # noqa: PLW0108  looked up at each call: it may be replaced
             drop=self._refuse_dropped,
         )
 
@@ -221,9 +221,6 @@ class InferenceServices:
         """Return each service's statistics since the last call; None if there are no services."""
         taken = self.loop.take_statistics()
         return {name: statistics.as_data() for name, statistics in taken.items()} if taken else None
-
-    def _wait(self, wait_s: float) -> None:
-        self.pause(wait_s)  # looked up at each call, since it may be replaced
 
     def _infer(self, service: HostedService, batch: List[Request]) -> None:
         reply = self._answer_batch(service, batch)

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from fedge.worker import builtin_tasks
 from fedge.worker.inference_interleaver import TimeBreakdown
@@ -101,7 +101,7 @@ def _uses_gpu() -> bool:
 
 logger = logging.getLogger(__name__)
 
-JOB_VERBS = ("load", "train", "evaluate", "profile", "infer", "serve", "unserve")
+JOB_VERBS = ("load", "train", "evaluate", "profile", "serve", "unserve")
 ASIDE_VERBS = ("serve", "unserve")
 """Verbs that leave the current training as it is, also when they fail."""
 WHOLE_OPTIONS = ("steps", "batch_size")
@@ -326,12 +326,14 @@ class JobRunner:
         return {"ok": True, "loss": float(loss), "accuracy": float(accuracy), "samples": trainer.n_test}, {}
 
     def _profile(self, job: WorkerJob) -> Reply:
-        timed = self._profile_steps(job, "steps", job.header.get("kind", "train"))
+        trainer, kind = self._require_trainer(), job.header.get("kind", "train")
+        steps, batch_size = get_count(job.header, "steps", 1), get_count(job.header, "batch_size", 1)
+        if kind not in ("train", "infer"):
+            raise BadField("kind", repr(kind), "train or infer")
+        job.of = steps
+        timed = trainer.profile(steps, batch_size, kind, _count_steps(job))
         fetch_s, step_s = [float(one.fetch_s) for one in timed], [float(one.step_s) for one in timed]
         return {"ok": True, "fetch_s": fetch_s, "step_s": step_s}, {}
-
-    def _infer(self, job: WorkerJob) -> Reply:
-        return {"ok": True, "seconds": [float(one.step_s) for one in self._profile_steps(job, "batches", "infer")]}, {}
 
     def _serve(self, job: WorkerJob) -> Reply:
         service, share = parse_service(job.header), parse_training_share(job.header)
@@ -374,14 +376,6 @@ class JobRunner:
     def _unserve(self, job: WorkerJob) -> Reply:
         name = None if job.header.get("name") is None else get_text(job.header, "name")
         return {"ok": True, "services": self.serving.remove(name)}, {}
-
-    def _profile_steps(self, job: WorkerJob, field: str, kind: Any) -> List[Any]:
-        trainer = self._require_trainer()
-        steps, batch_size = get_count(job.header, field, 1), get_count(job.header, "batch_size", 1)
-        if kind not in ("train", "infer"):
-            raise BadField("kind", repr(kind), "train or infer")
-        job.of = steps
-        return list(trainer.profile(steps, batch_size, kind, _count_steps(job)))
 
     def _require_trainer(self) -> Any:
         if self.loaded is None:

@@ -78,9 +78,6 @@ class LatencyHistogram:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return "Histogram({} latencies, {} late, worst {:.3g} s)".format(self.count, self.late, self.worst_s)
-
 
 def bin_index(latency_s: float) -> int:
     """Return the index of a latency's bin; bin 0 ends at ``FIRST_S``."""

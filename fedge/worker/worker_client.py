@@ -128,10 +128,6 @@ class WorkerClient:
         """
         return self._run_job("profile", {"steps": steps, "batch_size": batch_size, "kind": kind})[0]
 
-    def infer(self, batches: int, batch_size: int) -> Dict[str, Any]:
-        """Return ``seconds`` of each of ``batches`` batches of inference."""
-        return self._run_job("infer", {"batches": batches, "batch_size": batch_size})[0]
-
     def serve(
         self,
         name: str,

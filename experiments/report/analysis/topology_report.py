@@ -67,10 +67,9 @@ def layers_table(layers: Sequence[tuple[str, LayerCut]]) -> Table:
 # Terminal -------------------------------------------------------------------------------------------------------------
 
 
-def print_topology(
-    console: Console, result: TopologyResult, folders: Sequence[Path], training: TrainingCheck | None
-) -> None:
+def print_topology(console: Console, result: TopologyResult) -> None:
     """Print the whole result."""
+    folders, training = result.folders, result.training
     print_lines(console, _describe_request(result))
     variants_table("variants", "Variants that fit", result.variants, result.limits).print(console)
     title = "Other batch sizes: non-dominated largest variants that fit"
@@ -140,14 +139,14 @@ def _format_verdict(fit: VariantFit) -> str:
 # Page -----------------------------------------------------------------------------------------------------------------
 
 
-def write_topology_page(result: TopologyResult, training: TrainingCheck | None, out: Path) -> None:
-    """Write the page atomically; without ``training`` it has no section about it."""
+def write_topology_page(result: TopologyResult, out: Path) -> None:
+    """Write the page atomically; without a training check it has no section about it."""
     options, need = result.options, result.whole_network.need
     note = Markup("{} Memory and time are predicted ({}); these variants were not measured. {}")
     write_page(
         out,
         f"{options.network} on {result.device.name}: variants that fit",
-        _build_sections(result, training),
+        _build_sections(result, result.training),
         "Made by fedge topology.",
         facts=(
             f"training at batch {options.batch_size}",

@@ -21,7 +21,7 @@ from experiments.backends.run_replay import (
     replay_run,
 )
 from experiments.cli import main
-from experiments.cli.replay_run import _list_notes
+from experiments.cli.finished_runs import _list_notes
 from experiments.report.confidence_intervals import student_t
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment

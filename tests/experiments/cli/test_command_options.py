@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from experiments.cli.command_options import build_options
+from experiments.cli.command_options import OUTPUTS, build_options
 from experiments.cli.main import app
 
 
@@ -47,7 +47,8 @@ def test_every_parameter_of_a_command_is_an_option_or_named_as_another(name, mon
         options = build_options(record, parameters, **more)
         parts = [one for one in vars_of(options).values() if dataclasses.is_dataclass(one)]
         found.update({key: value for one in (options, *parts) for key, value in vars_of(one).items()})
-        found.update({other: given[other] for other in more["others"]})
+        others = {*more.get("others", ()), *(OUTPUTS & given.keys() - found.keys())}
+        found.update({other: given[other] for other in others})
         raise Built
 
     monkeypatch.setattr(sys.modules[COMMANDS[name].__module__], "build_options", build_and_end)

@@ -10,6 +10,7 @@ import pytest
 from contracts.jobs import modes, write_tables
 from typer.testing import CliRunner
 
+from experiments.cli.command_output import Outputs
 from experiments.cli.concurrent_commands import evaluate_jobs, evaluate_strategies
 from experiments.cli.main import app
 from fedge.errors import BadInput, FedgeError
@@ -49,7 +50,7 @@ def asked(tables: tuple[Path, Path], tmp_path: Path, one_core: None) -> Strategy
 
 
 def test_rows_come_out_one_per_strategy_and_family(asked, tmp_path, capsys):
-    evaluate_strategies(asked, tmp_path / "rows.json")
+    evaluate_strategies(asked, Outputs(False, tmp_path / "rows.json"))
     rows: list[dict[str, Any]] = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     assert [(row["family"], row["strategy"], row["problems"]) for row in rows] == [
         ("train", "gmd", 1),
@@ -143,7 +144,9 @@ def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_t
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(FedgeError, match=r"3 of 6 rows failed; broken_strategy:Broken on net: ValueError: on purpose"):
-        evaluate_strategies(replace(asked, strategies="broken_strategy:Broken,gmd"), tmp_path / "rows.json")
+        evaluate_strategies(
+            replace(asked, strategies="broken_strategy:Broken,gmd"), Outputs(False, tmp_path / "rows.json")
+        )
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     assert [row["error"] is None for row in rows] == [False, True] * 3
     assert rows[0]["solved"] is None

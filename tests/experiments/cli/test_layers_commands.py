@@ -6,8 +6,8 @@ import pytest
 from contracts.shown import shown_text
 from typer.testing import CliRunner
 
-from experiments.cli.layers_commands import layers
 from experiments.cli.main import app
+from experiments.cli.network_commands import layers
 from experiments.report.analysis.network_terminal import print_layer_summary
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network

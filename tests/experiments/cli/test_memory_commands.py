@@ -10,7 +10,7 @@ from contracts.measured_steps import write_folder, write_network
 from rich.console import Console
 from typer.testing import CliRunner
 
-from experiments.cli.memory_commands import app, evaluate, fit
+from experiments.cli.network_commands import evaluate, fit, memory
 from experiments.report.analysis.network_terminal import build_error_tables
 from fedge.costs.memory.memory_study import MemoryErrorRow
 from fedge.costs.memory.step_need import memory_calibration_from_dict
@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> Path:
 def test_the_rows_are_written_as_json(data, tmp_path):
     out = tmp_path / "errors.json"
     done = CliRunner().invoke(
-        app, ["eval", "--data", str(data), "--methods", "fedge", "--leave-network-out", "--out", str(out)]
+        memory, ["eval", "--data", str(data), "--methods", "fedge", "--leave-network-out", "--out", str(out)]
     )
     assert done.exit_code == 0, done.output
     rows = json.loads(out.read_text())

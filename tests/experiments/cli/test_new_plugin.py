@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from contracts.launching import Launcher
 
-from experiments.cli.new_plugin import FILES, TEMPLATES
+from experiments.cli.user_files import FILES, TEMPLATES
 
 NAME = "of_ours"
 

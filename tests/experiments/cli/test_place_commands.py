@@ -7,6 +7,7 @@ import pytest
 from contracts.crashing import disk_full
 from typer.testing import CliRunner
 
+from experiments.cli.command_output import Outputs
 from experiments.cli.main import app
 from experiments.cli.place_commands import place_run, print_placement, print_placement_runs
 from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
@@ -55,7 +56,10 @@ def test_the_command_line_plans_and_writes_json_and_a_page(tmp_path):
 def test_measurements_calibrate_the_plan_and_its_page(rows, tmp_path):
     advice = advise_placement(PlacementOptions(WORKLOAD, "agx-orin", on="cuda-cores,dla-0,dla-1", measurements=rows))
     assert advice.fitted.error < 15
-    print_placement(PlacementOptions(WORKLOAD, "agx-orin", measurements=rows), tmp_path / "p.html", tmp_path / "p.json")
+    print_placement(
+        PlacementOptions(WORKLOAD, "agx-orin", measurements=rows),
+        Outputs(False, tmp_path / "p.json", tmp_path / "p.html"),
+    )
     assert "Measured and predicted" in (tmp_path / "p.html").read_text()
     written = json.loads((tmp_path / "p.json").read_text())
     assert written["fit"]["rows"] == 6
@@ -109,9 +113,9 @@ def test_what_cannot_be_is_one_line(more, told):
 @pytest.mark.parametrize("option", ["html", "out"])
 def test_a_file_that_cannot_be_written_is_one_line(option, tmp_path, monkeypatch):
     monkeypatch.setattr("fedge.atomic_files.replace_file", disk_full)
-    files = {"html": None, "out": None, option: tmp_path / "p"}
+    outputs = Outputs(False, **{option: tmp_path / "p"})
     with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
-        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batch_sizes="1"), files["html"], files["out"])
+        print_placement(PlacementOptions(WORKLOAD, "agx-orin", batch_sizes="1"), outputs)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from contracts.launching import FEDGE
 from contracts.processes import wait_for
 from contracts.shown import shown_text
 
+from experiments.cli.command_output import Outputs
 from experiments.cli.predict_commands import evaluate_predictors
 from experiments.report.predictors.evaluation_report import print_evaluation
 from fedge.errors import BadInput, FedgeError
@@ -66,7 +67,7 @@ def asked(tmp_path: Path, plug_ins: str, one_core: None) -> PredictionStudyOptio
 
 
 def test_rows_a_page_and_tables_come_out(asked, tmp_path, capsys):
-    evaluate_predictors(asked, tmp_path / "rows.json", tmp_path / "page.html")
+    evaluate_predictors(asked, Outputs(False, tmp_path / "rows.json", tmp_path / "page.html"))
 
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     assert [(row["modes"], row["seed"]) for row in rows] == [(5, 0), (5, 1), (8, 0), (8, 1)]
@@ -86,7 +87,7 @@ def test_a_failing_method_leaves_rows_and_fails_at_the_end(asked, plug_ins, tmp_
     both = replace(asked, methods=f"{plug_ins}:Broken,physical", modes="5")
 
     with pytest.raises(FedgeError, match=r"2 of 4 cells failed; .*on <purpose>"):
-        evaluate_predictors(both, tmp_path / "rows.json", tmp_path / "page.html")
+        evaluate_predictors(both, Outputs(False, tmp_path / "rows.json", tmp_path / "page.html"))
 
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     assert [row["error"] for row in rows] == ["ValueError: on <purpose>"] * 2 + [None] * 2
@@ -96,7 +97,9 @@ def test_a_failing_method_leaves_rows_and_fails_at_the_end(asked, plug_ins, tmp_
 
 def test_a_page_of_nothing_but_failures_says_why(asked, plug_ins, tmp_path):
     with pytest.raises(FedgeError):
-        evaluate_predictors(replace(asked, methods=f"{plug_ins}:Broken", modes="5"), None, tmp_path / "page.html")
+        evaluate_predictors(
+            replace(asked, methods=f"{plug_ins}:Broken", modes="5"), Outputs(False, None, tmp_path / "page.html")
+        )
 
     assert "on &lt;purpose&gt;" in (tmp_path / "page.html").read_text(encoding="utf-8")
 

@@ -15,7 +15,7 @@ from contracts.launching import FEDGE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.cli.predict_use import choose, pareto, show
+from experiments.cli.predict_commands import choose, pareto, show
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.knowledge.model_file import BoardModel, HeldOutErrors, ModelInfo, ModelOrigin, save_model
 from fedge.knowledge.saved_model import UNIT_SLIP_FACTOR, ChoiceAim, choose_for_aim, open_model

@@ -11,7 +11,7 @@ from contracts.roofline_boards import TRUTH, modes
 from contracts.shown import charts_of
 from typer.testing import CliRunner
 
-from experiments.cli.roofline_commands import app, bench, print_roofline
+from experiments.cli.network_commands import bench, network, roofline
 from experiments.report.analysis.roofline_report import describe_constants
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.roofline_analysis import (
@@ -32,7 +32,7 @@ RESNET = "resnet50-imagenet"
 
 
 def run(*words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=True, env={"COLUMNS": "200"})
+    done = CliRunner().invoke(roofline, list(words), catch_exceptions=True, env={"COLUMNS": "200"})
     return done.exit_code, done.output + ("" if done.exception is None else str(done.exception))
 
 
@@ -121,7 +121,7 @@ def test_constants_are_fitted_to_the_tables_in_a_folder(tmp_path):
 
 def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path):
     page = tmp_path / "page.html"
-    print_roofline(RooflineOptions(RESNET, "agx-orin", mode="8/1344/726.75/3199", batch_size=4), page, None)
+    network(RESNET, board="agx-orin", mode="8/1344/726.75/3199", batch_size=4, html=page)
     text = page.read_text(encoding="utf-8")
     for wanted in ("Time roofline", "Energy roofline", "Time and energy of all modes", "calibrated", "requested"):
         assert wanted in text
@@ -131,7 +131,7 @@ def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path):
     assert frames[0]["label"].startswith("8c/1344/726.75/3199 MHz")
     assert any("MAXN" in frame["label"] for frame in frames)
     assert len(frames) > 5
-    print_roofline(RooflineOptions(RESNET, "agx-orin"), page, None)  # its own page may be replaced
+    network(RESNET, board="agx-orin", html=page)  # its own page may be replaced
 
 
 @pytest.mark.parametrize(

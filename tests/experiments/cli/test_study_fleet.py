@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.backends.study_backend import FleetStudyOptions, build_fleet_study, build_policy
+from experiments.cli.command_output import Outputs
 from experiments.cli.study_commands import study_fleet
 from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.policies import POLICIES
@@ -166,4 +167,4 @@ def test_a_small_fleet_comes_near_the_oracle_and_its_rows_repeat(fedge, config, 
 
 def test_a_page_that_cannot_be_written_is_said_before_playing(config, tmp_path):
     with pytest.raises(BadInput, match="--html"):
-        study_fleet(FleetStudyOptions(config), tmp_path / "same", tmp_path / "same")
+        study_fleet(FleetStudyOptions(config), Outputs(False, tmp_path / "same", tmp_path / "same"))

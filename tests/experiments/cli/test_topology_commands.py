@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from contracts.crashing import disk_full
 
-from experiments.cli import topology_commands
-from experiments.cli.topology_commands import print_variants, show
+from experiments.cli import network_commands
+from experiments.cli.command_output import Outputs
+from experiments.cli.network_commands import print_variants, show
 from fedge.analysis.topology import topology_result, variant_files
 from fedge.analysis.topology.topology_result import TopologyOptions, TopologyResult, find_variants
 from fedge.analysis.topology.variant_files import TrainingCheck
@@ -63,7 +64,7 @@ def test_variants_that_are_the_same_network_are_listed_once():
 
 def test_everything_is_written_and_comes_back(tmp_path, capsys):
     folder, out, html = tmp_path / "out", tmp_path / "t.json", tmp_path / "t.html"
-    print_variants(replace(ASKED, max_step_s=1.5, variants=2), folder=folder, out=out, html=html, check_training=False)
+    print_variants(replace(ASKED, max_step_s=1.5, variants=2), Outputs(False, out, html), folder=folder)
     told = capsys.readouterr().out
     assert "does not fit" in told
     assert "MAXN" in told
@@ -79,13 +80,11 @@ def test_everything_is_written_and_comes_back(tmp_path, capsys):
     page = html.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert all(f'id="chart-{key}"' in page for key in ("memory", "time", "batches", "sample", "layers"))
-    print_variants(
-        replace(ASKED, variants=1), folder=None, out=out, html=html, check_training=False
-    )  # over its own earlier output
+    print_variants(replace(ASKED, variants=1), Outputs(False, out, html))  # over its own earlier output
 
 
 def test_a_variant_is_shown_layer_by_layer(tmp_path, capsys):
-    print_variants(replace(ASKED, variants=1), folder=tmp_path / "out", out=None, html=None, check_training=False)
+    print_variants(replace(ASKED, variants=1), Outputs(False), folder=tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
     capsys.readouterr()
     show(folder, every=True, as_json=False)
@@ -118,7 +117,7 @@ def test_a_variant_is_shown_layer_by_layer(tmp_path, capsys):
 )
 def test_what_cannot_be_meant_or_met_is_one_line(change, told):
     with pytest.raises(BadInput) as caught:
-        print_variants(replace(ASKED, **change), folder=None, out=None, html=None, check_training=False)
+        print_variants(replace(ASKED, **change), Outputs(False))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -131,25 +130,25 @@ def test_where_nothing_fits_a_batch_size_that_would_is_named():
 def test_variants_go_into_no_folder_of_something_else(tmp_path):
     (tmp_path / "other").touch()
     with pytest.raises(BadInput, match="holds something"):
-        print_variants(ASKED, folder=tmp_path, out=None, html=None, check_training=False)
+        print_variants(ASKED, Outputs(False), folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(variant_files, "save_variant", disk_full)
     with pytest.raises(BadInput, match=r"--folder: .*No space left"):
-        print_variants(ASKED, folder=tmp_path / "out", out=None, html=None, check_training=False)
+        print_variants(ASKED, Outputs(False), folder=tmp_path / "out")
 
 
 def test_a_training_whose_loss_does_not_fall_fails(monkeypatch):
-    monkeypatch.setattr(topology_commands, "_check_in_process", lambda folder: TrainingCheck((1.0, 2.0), 4, None))
+    monkeypatch.setattr(network_commands, "_check_in_process", lambda folder: TrainingCheck((1.0, 2.0), 4, None))
     with pytest.raises(RunFailed, match="did not fall"):
-        print_variants(ASKED, folder=None, out=None, html=None, check_training=True)
+        print_variants(ASKED, Outputs(False), check_training=True)
 
 
 @pytest.mark.long
 def test_the_largest_variant_is_really_trained(capsys, tmp_path):
-    print_variants(ASKED, folder=None, out=tmp_path / "t.json", html=None, check_training=True)
+    print_variants(ASKED, Outputs(False, tmp_path / "t.json"), check_training=True)
     assert "measured on this machine" in capsys.readouterr().out
     check = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["training_check"]
     assert check["falls"]
@@ -158,7 +157,7 @@ def test_the_largest_variant_is_really_trained(capsys, tmp_path):
 
 def test_the_command_line_loads_no_torch_for_its_help():
     program = (
-        "import sys, experiments.cli.topology_commands; print('torch' in sys.modules, 'torch_pruning' in sys.modules)"
+        "import sys, experiments.cli.network_commands; print('torch' in sys.modules, 'torch_pruning' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

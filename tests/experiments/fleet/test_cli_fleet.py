@@ -13,6 +13,7 @@ from contracts.board_requests import board_request
 from typer.testing import CliRunner, Result
 
 from experiments.cli import fleet_playbook
+from experiments.cli.command_output import Outputs
 from experiments.cli.main import app
 from experiments.fleet import selected_fleet
 from experiments.fleet.key_folder import create_keys, make_board, read_signer
@@ -253,8 +254,8 @@ def test_a_board_is_revoked_on_the_list_and_on_the_server(playbooks, monkeypatch
 def test_status_is_an_exit_code_too(playbooks, monkeypatch, well, code):
     asked: list[tuple[FleetOptions, Path | None]] = []
 
-    def answer(options: FleetOptions, out: Path | None, *, as_json: bool) -> bool:
-        asked.append((options, out))
+    def answer(options: FleetOptions, outputs: Outputs) -> bool:
+        asked.append((options, outputs.out))
         return well
 
     monkeypatch.setattr("experiments.cli.fleet_status.report_status", answer)

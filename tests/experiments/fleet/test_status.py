@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from experiments.cli import fleet_status as command
+from experiments.cli.command_output import write_json
 from experiments.fleet import fleet_assessment, selected_fleet
 from experiments.fleet.fleet_assessment import assess_fleet
 from experiments.fleet.inventory import Inventory, InventoryHost
@@ -644,7 +645,7 @@ def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path):
 def test_the_records_are_written_whole(tmp_path):
     out = tmp_path / "status.json"
 
-    command.write_status(out, verdict(at("disk_free_mb", value={"/": 1})))
+    write_json(out, command.fleet_status_to_dict(verdict(at("disk_free_mb", value={"/": 1}))))
 
     found = json.loads(out.read_text(encoding="utf-8"))
     assert found["well"] is False

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from experiments.cli.schema_commands import load_record
+from experiments.cli.user_files import load_record
 from experiments.spec.experiment_loader import parse_override, resolve_experiment, set_field
 from experiments.spec.yaml_schema import build_schema, describe_keys, find_key
 from fedge.decisions.planning.fleet_planners import CONFIDENCE, MAX_SLOWDOWN, TIME_WEIGHT

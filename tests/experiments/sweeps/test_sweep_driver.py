@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments.cli.report_run import report as write_run_report
+from experiments.cli.finished_runs import report as write_run_report
 from experiments.report.run.sweep_report import sweep_table
 from experiments.sweeps import sweep_driver
 from experiments.sweeps.point_plan import (

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from experiments.cli.memory_commands import app
+from experiments.cli.network_commands import memory
 from experiments.report.analysis.network_terminal import print_prediction
 from fedge.analysis.memory_prediction import (
     CONFIDENT_SDS,
@@ -84,6 +84,6 @@ def test_json_says_the_same_as_the_table():
 
 @pytest.mark.parametrize("batch", ["0", "-1", "nan", "1.5", "99999999999"])
 def test_a_batch_that_cannot_be_is_refused(batch):
-    done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--batch-size", batch])
+    done = CliRunner().invoke(memory, ["predict", "resnet50-imagenet", "--batch-size", batch])
     assert done.exit_code == 2
     assert "--batch-size" in done.output

@@ -109,7 +109,7 @@ def test_a_signal_during_a_training_is_told_within_two_seconds_and_the_worker_is
     assert status["restarts"] == 1
     assert status["last_exit"]["cause"] == cause
     assert client.load({"builtin": "plain"}, NOISE)["ok"]
-    assert client.infer(1, 1)["ok"]
+    assert client.profile(1, 1)["ok"]
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_a_task_that_takes_all_memory_is_an_oom_and_the_same_process_goes_on(wor
     error = train(client, "memory")
     assert error.kind == "oom"
     assert "a smaller batch" in error.text
-    assert client.infer(1, 1)["ok"]
+    assert client.profile(1, 1)["ok"]
     assert worker.trainer() == before
     assert client.status()["restarts"] == 0
 
@@ -194,7 +194,7 @@ def test_a_trainer_stopped_for_a_moment_goes_on(worker, client):
     client.load({"builtin": "plain"}, NOISE)
     os.kill(worker.trainer(), signal.SIGSTOP)
     os.kill(worker.trainer(), signal.SIGCONT)
-    assert client.infer(1, 1)["ok"]
+    assert client.profile(1, 1)["ok"]
     assert client.status()["restarts"] == 0
 
 
@@ -333,7 +333,7 @@ def test_the_trainer_itself_trains_over_the_wire(real):
     assert any((other[name] != arrays[name]).any() for name in arrays)
     assert real.evaluate(other)["samples"] == 5
     assert len(real.profile(2, 4)["fetch_s"]) == 2
-    assert len(real.infer(2, 4)["seconds"]) == 2
+    assert len(real.profile(2, 4, "infer")["step_s"]) == 2
 
 
 @pytest.mark.slow
@@ -349,7 +349,7 @@ def test_the_trainers_own_troubles_are_told_and_each_leaves_a_usable_worker(real
         error = error_of(real.train, short(), steps=3)
         assert error.kind == kind
         assert says in error.text
-        assert len(real.infer(1, 4)["seconds"]) == 1
+        assert len(real.profile(1, 4, "infer")["step_s"]) == 1
     load_task(real, "os._exit(9)")
     error = error_of(real.train, short(), steps=3)
     assert error.kind == "died"

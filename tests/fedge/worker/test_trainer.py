@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from fedge.worker import sources  # noqa: E402  torch first
 from fedge.worker.architectures import MODELS  # noqa: E402
-from fedge.worker.minibatches import minibatches  # noqa: E402
 from fedge.worker.optimizers import TrainingOptions, choose_half_type, make_gradient_scaler  # noqa: E402
 from fedge.worker.refusal import BadCall, JobStopped  # noqa: E402
 from fedge.worker.tasks import BadTask, TrainingTask, cross_entropy, data_shape  # noqa: E402
@@ -18,6 +17,7 @@ from fedge.worker.trainer import (  # noqa: E402
     TEST_SCORES,
     Trainer,
     is_oom,
+    minibatches,
     never_stop,
     resolve_device,
 )

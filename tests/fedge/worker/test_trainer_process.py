@@ -59,7 +59,6 @@ def test_load_then_train_then_evaluate(client):
     np.testing.assert_array_equal(arrays["w"], [4.0, 4.0, 4.0])
     assert client.evaluate(arrays) == {"ok": True, "loss": 4.0, "accuracy": 0.5, "samples": 4}
     assert client.profile(2, 4)["step_s"] == [0.002, 0.002]
-    assert client.infer(3, 4)["seconds"] == [0.002] * 3
 
 
 def test_a_training_can_be_finished_without_another_step_and_gives_its_memory_back_at_once(loaded, worker):
@@ -143,14 +142,14 @@ def test_other_verbs_are_refused_as_busy_with_the_jobs_name(loaded, worker):
         for call in (
             lambda: other.load(*PLAIN),
             lambda: other.evaluate({"w": np.zeros(1000000, np.float32)}),
-            lambda: other.infer(1, 1),
+            lambda: other.profile(1, 1),
         ):
             error = error_of(call)
             assert error.kind == "busy"
             assert "busy with train (" in error.text
         other.cancel()
         job.outcome()
-        assert other.infer(1, 1)["seconds"] == [0.002]
+        assert other.profile(1, 1)["step_s"] == [0.002]
 
 
 def test_a_client_that_vanishes_cancels_its_training(loaded, worker):
@@ -177,7 +176,7 @@ def test_a_client_that_vanishes_while_it_sends_leaves_the_room_free(loaded, work
     until(lambda: loaded.status()["state"] == "busy")
     connection.close()
     until(lambda: loaded.status()["state"] == "idle")
-    assert loaded.infer(1, 1)["ok"]
+    assert loaded.profile(1, 1)["ok"]
 
 
 def half_a_model(worker, verb="train"):
@@ -194,12 +193,12 @@ def test_a_job_whose_arrays_still_come_is_ended_by_a_cancel_and_its_connection_l
         until(lambda: loaded.status()["state"] == "busy")
         assert loaded.cancel() is True
         until(lambda: loaded.status()["state"] == "idle")
-        assert loaded.infer(1, 1)["ok"]  # before the other half has come
+        assert loaded.profile(1, 1)["ok"]  # before the other half has come
         connection.sendall(bytes(500))
         reply, _ = frames.read(connection)
         assert reply["error"]["kind"] == "failed"
         assert verb + " was cancelled" in reply["error"]["text"]
-        frames.write(connection, {"v": 1, "verb": "infer", "batches": 1, "batch_size": 1})
+        frames.write(connection, {"v": 1, "verb": "profile"})
         assert frames.read(connection)[0]["ok"]
 
 
@@ -249,7 +248,7 @@ def test_a_load_that_is_cancelled_says_so_and_loads_nothing(tmp_path):
         assert "load was cancelled" in job.outcome().text
         status = client.status()
         assert (status["task"], status["refused"]) == (None, None)
-        assert kind_of(client.infer, 1, 1) == "no-task"
+        assert kind_of(client.profile, 1, 1) == "no-task"
         assert client.load(*PLAIN)["samples"] == 8
 
 
@@ -282,7 +281,7 @@ def test_after_a_failure_its_kind_is_told_and_the_worker_is_usable(tmp_path, tas
         assert error.kind == kind
         assert says in error.text
         assert fake_worker.Trainer.recovered == recovered + 1
-        assert client.infer(1, 1)["ok"]
+        assert client.profile(1, 1)["ok"]
         assert kind_of(client.train, steps=1) == "bad-request"
         client.load(*PLAIN)
         assert client.train(begin(2), steps=2, finish=True)[0]["done"] == 2
@@ -319,7 +318,7 @@ def test_data_lies_below_the_roots_only(client, worker, tmp_path):
         assert error.kind == "bad-source"
         assert str(tmp_path) in error.text
     assert kind_of(client.load, {"builtin": "plain"}, {"file": "/etc/passwd", "sha256": ""}) == "bad-source"
-    assert client.infer(1, 1)["ok"]  # what was loaded before stays
+    assert client.profile(1, 1)["ok"]  # what was loaded before stays
 
 
 def test_without_a_root_no_file_is_read(tmp_path):
@@ -327,7 +326,7 @@ def test_without_a_root_no_file_is_read(tmp_path):
         assert "--data-root" in error_of(client.load, {"builtin": "plain"}, {"folder": str(tmp_path)}).text
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "profile", "infer"])
+@pytest.mark.parametrize("verb", ["train", "evaluate", "profile"])
 def test_without_a_task_work_is_refused(worker, verb):
     with worker.raw() as connection:
         frames.write(connection, {"v": 1, "verb": verb})
@@ -369,7 +368,7 @@ def test_a_wrong_request_is_refused_and_the_connection_lives_on(loaded, worker, 
             frames.write(connection, request_, {"w": np.zeros(3)} if "begin" in request_ else None)
             reply, _ = frames.read(connection)
             assert reply["error"]["kind"] == kind, reply
-        frames.write(connection, {"v": 1, "verb": "infer"})
+        frames.write(connection, {"v": 1, "verb": "profile"})
         assert frames.read(connection)[0]["ok"]
 
 
@@ -410,10 +409,10 @@ def test_more_connections_than_the_limit_are_turned_away_and_room_comes_back(cli
 
 
 def test_a_thousand_requests_leak_no_file_descriptor(loaded):
-    loaded.infer(1, 1)
+    loaded.profile(1, 1)
     loaded.status()
     before = open_files()
     for _ in range(500):
-        loaded.infer(1, 1)
+        loaded.profile(1, 1)
         loaded.status()
     until(lambda: open_files() <= before + 2)

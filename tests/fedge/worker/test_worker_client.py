@@ -110,7 +110,7 @@ def test_a_request_that_a_death_cuts_off_tells_the_cause_too(scripted):
 
 @pytest.mark.parametrize("status", [{"last_exit": None, "up_s": 9.0}, {"last_exit": DIED, "up_s": 3600.0}])
 def test_a_death_of_long_ago_is_not_taken_for_this_one(scripted, status):
-    error = error_of(scripted(vanish, answer(**status)).infer, 1, 1)
+    error = error_of(scripted(vanish, answer(**status)).profile, 1, 1)
     assert error.kind == "failed"
     assert "lives on" in error.text
 
@@ -118,14 +118,14 @@ def test_a_death_of_long_ago_is_not_taken_for_this_one(scripted, status):
 @pytest.mark.slow
 def test_when_no_new_trainer_answers_it_gives_up_within_two_seconds(scripted):
     asked_s = time.monotonic()
-    error = error_of(scripted(vanish).infer, 1, 1)
+    error = error_of(scripted(vanish).profile, 1, 1)
     assert error.kind == "died"
     assert "has not come back" in error.text
     assert 1.5 < time.monotonic() - asked_s < 3.0
 
 
 def test_an_answer_that_takes_too_long_is_told_with_the_limit(scripted):
-    error = error_of(scripted(lambda connection: None, limit_s=0.1).infer, 1, 1)
+    error = error_of(scripted(lambda connection: None, limit_s=0.1).profile, 1, 1)
     assert error.kind == "unreachable"
     assert "within 0.1 s" in error.text
 
@@ -139,11 +139,11 @@ def test_a_status_that_two_deaths_cut_off_is_asked_no_third_time(scripted):
 
 
 def test_an_answer_that_is_no_frame_is_told(scripted):
-    assert "a frame begins with" in error_of(scripted(garbage).infer, 1, 1).text
+    assert "a frame begins with" in error_of(scripted(garbage).profile, 1, 1).text
 
 
 def test_a_refusal_has_the_wires_kind_and_text(scripted):
-    error = error_of(scripted(answer(ok=False, error={"kind": "busy", "text": "busy with train"})).infer, 1, 1)
+    error = error_of(scripted(answer(ok=False, error={"kind": "busy", "text": "busy with train"})).profile, 1, 1)
     assert (error.kind, error.text, str(error)) == ("busy", "busy with train", "busy: busy with train")
 
 
@@ -155,11 +155,11 @@ def test_jobs_share_a_connection_and_a_closed_one_is_replaced(scripted):
         connection.close()
 
     client = scripted(two_answers, answer(third))
-    client.infer(1, 1)
     client.profile(1, 1)
+    client.profile(2, 1)
     until(lambda: not client._connection.recv(1, socket.MSG_PEEK))
-    client.infer(1, 1)
-    assert [header["verb"] for header, _ in asked] == ["infer", "profile", "infer"]
+    client.profile(3, 1)
+    assert [header["steps"] for header, _ in asked] == [1, 2, 3]
 
 
 def test_a_request_is_the_wires_own_form(scripted):

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 import yaml
 
-from experiments.cli.report_run import report as write_run_report
+from experiments.cli.finished_runs import report as write_run_report
 from experiments.report.run.run_page import write_report
 from fedge.errors import BadInput
 from fedge.telemetry.store_records import EventRow

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from experiments.cli.report_run import report as write_run_report
+from experiments.cli.finished_runs import report as write_run_report
 from experiments.report.run import board_sections, prediction_section
 from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report_tables

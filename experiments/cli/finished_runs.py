@@ -1,4 +1,4 @@
-"""``fedge query``: one SELECT over a run's tables, printed as a table, CSV or JSON, or written to a file."""
+"""``fedge report``, ``replay``, ``query`` and ``export``: what a finished run says."""
 
 from __future__ import annotations
 
@@ -16,13 +16,131 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.command_options import AsJson, Run
-from experiments.cli.command_output import write_output
+from experiments.cli.command_options import AsJson, Jobs, Overrides, Run
+from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress, warn, write_output
+from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.atomic_files import replace_file
 from fedge.errors import BadInput
+from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
+    from experiments.backends.run_replay import ReplayResult
+    from experiments.report.tables import Table
     from fedge.telemetry.store_reader import QueryAnswer, QueryRow
+
+
+COMPARISON_FILE = "comparison.html"
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or sweeps; several runs are compared.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; by default report.html in the run.")
+    ] = None,
+    tables: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write every table to this folder, as .csv and .tex.")
+    ] = None,
+) -> None:
+    """Write the report of a run, or compare several or a sweep's.
+
+    Runs that differ only in the seed form one group.
+
+    Example: fedge report runs/balanced runs/maxn --out both.html
+    """
+    from experiments.report.run import sweep_report
+    from experiments.report.run.run_page import write_report, write_report_tables
+
+    folders = sweep_report.expand_sweeps(runs)
+    target = out or (runs[0] / run_folder.REPORT if len(runs) == 1 else Path(COMPARISON_FILE))
+    if target.is_dir():
+        raise BadInput("--out", str(target), "the path of an HTML file, not a folder")
+    try:
+        write_report(folders, target, sweep_report.build_sweep_sections(runs))
+    except OSError as error:
+        raise BadInput("--out", str(target), f"a file that can be written ({error.strerror})") from error
+    sys.stdout.write(f"{target.resolve()}\n")
+    if tables is None:
+        return
+    try:
+        written = write_report_tables(folders, tables, sweep_report.list_sweep_tables(runs))
+    except OSError as error:
+        right = f"a folder that can be written ({error.strerror})"
+        raise BadInput("--tables", str(tables), right) from error
+    sys.stdout.write(f"{tables.resolve()}: {len(written)} files\n")
+
+
+def replay(
+    folder: Run,
+    policy: Annotated[str | None, typer.Option(help="Name of another policy.")] = None,
+    override: Overrides = None,
+    draws: Annotated[int, typer.Option(min=1, max=1000, help="Number of draws of the boards' time and power.")] = 8,
+    jobs: Jobs = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Predict what a run would have cost with another policy, limit, deadline or fleet, from what it measured.
+
+    Example: fedge replay runs/balanced --policy maxn
+    """
+    from experiments.backends.run_replay import replay_run
+
+    changes = [*([] if policy is None else [f"policy={policy}"]), *(override or [])]
+    if not changes:
+        raise BadInput("fedge replay", "nothing that changes", "--policy NAME, or --set KEY=VALUE")
+    with interrupt_on_sigterm(), show_job_progress(draws) as report:
+        result = replay_run(folder, changes, draws, workers=jobs, report=report, note=warn)
+    if as_json:
+        print_json(result)
+        return
+    build_replay_table(result).print(make_console())
+    for note in _list_notes(result):
+        print_line(note)
+
+
+def build_replay_table(result: ReplayResult) -> Table:
+    """Build a table with one row per figure: of the run, predicted for the replay, and the change."""
+    from experiments.report import quantities
+    from experiments.report.run.seed_comparison import describe_summary_figure
+    from experiments.report.tables import Table, number_cell, text_cell
+
+    rows = []
+    for figure in result.figures:
+        shown = describe_summary_figure(figure.name)
+        actual, predicted = (shown.format(value)[0] for value in (figure.actual, figure.predicted))
+        interval = (
+            "" if figure.low is None or figure.high is None else " to ".join(shown.format(figure.low, figure.high))
+        )
+        if shown.unit == "%":
+            change = quantities.percent(figure.predicted - figure.actual).replace("%", "points")
+        else:
+            change = quantities.percent(figure.predicted / figure.actual - 1)
+        rows.append(
+            (
+                text_cell(shown.heading),
+                number_cell(actual, figure.actual),
+                number_cell(predicted, figure.predicted),
+                number_cell(interval),
+                number_cell(change),
+            )
+        )
+    heads = ("figure", "run", "replay", "90 % interval", "change")
+    return Table("replay", heads, tuple(rows), title=f"{Path(result.run).name} with {', '.join(result.changes)}")
+
+
+def _list_notes(result: ReplayResult) -> list[str]:
+    notes = [f"{result.measured} boards from their own measurements in {result.rounds} rounds, {result.draws} draws"]
+    if result.siblings:
+        notes.append(f"{result.siblings} boards from measurements of another board of their kind")
+    if result.modelled:
+        notes.append(
+            f"{result.modelled} boards of kinds that the run had not: by their cost profile, without its errors"
+        )
+    if result.warning:
+        notes.append(f"warning: {result.warning}")
+    return [*notes, "the replay's figures are estimated; `fedge run` measures them"]
+
 
 MAX_TABLE_ROWS = 200
 """Rows printed as a table; CSV and JSON have all. A default that keeps a terminal usable."""
@@ -170,3 +288,23 @@ def _to_json_value(value: Any) -> Any:
 def _table_width(names: Sequence[str], shown: Sequence[QueryRow]) -> int:
     widest = [max([len(name), *(len(_format_cell(row[place])) for row in shown)]) for place, name in enumerate(names)]
     return max(80, sum(widest) + 2 * len(widest))
+
+
+def export(
+    run: Run,
+    to: Annotated[str, typer.Option(metavar="NAME", help="tensorboard, mlflow, or your own module:Class.")],
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the exporter; may be repeated.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write; by default one in the run's.")
+    ] = None,
+) -> None:
+    """Export every round of a run to TensorBoard, MLflow or your own exporter.
+
+    Example: fedge export runs/office --to tensorboard --folder events
+    """
+    from experiments.backends.run_export import export_run
+
+    count = export_run(run, to, option or [], folder)
+    typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")
