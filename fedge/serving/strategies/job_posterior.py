@@ -34,9 +34,11 @@ from fedge.physics.model_fit import (
     MISFIT_TIME_SD,
     NOISE_POWER_SD,
     NOISE_TIME_SD,
+    build_fed_power_prior,
     build_power_prior,
     build_prior,
     build_time_prior,
+    make_fed_power_curve,
     make_power_curve,
 )
 from fedge.physics.prior_candidates import CREDIBILITY_LOSS, PRIOR_WIDTHS, WIDTH_LOSS
@@ -72,6 +74,7 @@ class JobModel:
         misfit_likeness: Correlation of the points' misfits, shape (k n, k n).
         parameter_correlation: Correlation of the batch sizes' parameters, shape (k, k).
         roughness: Factor on misfit and noise.
+        infers: Whether the job is inference.
     """
 
     knowledge: tuple[PriorKnowledge, ...]
@@ -79,6 +82,7 @@ class JobModel:
     misfit_likeness: Float32Array
     parameter_correlation: Floats
     roughness: float
+    infers: bool
 
     @property
     def prior_count(self) -> int:
@@ -121,6 +125,7 @@ def build_job_model(
         misfit_likeness=alike,
         parameter_correlation=np.exp(-apart / PARAMETERS_REACH),
         roughness=INFERENCE_ROUGHNESS if infers else 1.0,
+        infers=infers,
     )
 
 
@@ -163,11 +168,18 @@ def _time_candidates(job: JobModel) -> Iterator[_PriorCandidate]:
 
 
 def _power_candidates(job: JobModel, busy: Floats | None) -> Iterator[_PriorCandidate]:
-    """Yield the power candidates; ``busy`` are time parameters (k, 11) for the utilisation, None for the prior's."""
+    """Yield the power candidates, for inference also those whose next batch may be late.
+
+    ``busy`` are time parameters (k, 11) for the utilisation, None for the prior's.
+    """
     for rank in range(job.prior_count):
-        priors = [build_power_prior(build_prior(knowledge.priors[rank])) for knowledge in job.knowledge]
+        known = [build_prior(knowledge.priors[rank]) for knowledge in job.knowledge]
         times = [knowledge.priors[rank].time for knowledge in job.knowledge] if busy is None else list(busy)
-        yield from _iter_widths(job, rank, [make_power_curve(time) for time in times], priors)
+        curves = [make_power_curve(time) for time in times]
+        yield from _iter_widths(job, rank, curves, [build_power_prior(prior) for prior in known])
+        if job.infers:
+            curves = [make_fed_power_curve(time) for time in times]
+            yield from _iter_widths(job, rank, curves, [build_fed_power_prior(prior) for prior in known])
 
 
 def _iter_widths(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedge.physics import log_derivatives
 from fedge.physics.log_derivatives import LinearizedCurve
+from fedge.physics.model_fit import make_fed_power_curve
 from fedge.physics.time_power_model import compute_power_terms, compute_time_parts, knob_shares, tabulate_shares
 from fedge.types import Floats
 
@@ -46,6 +47,23 @@ def test_the_slopes_of_log_power_are_its_differences():
         ahead = log_derivatives.linearize_log_power(other.power + STEP * direction, parts).values
         behind = log_derivatives.linearize_log_power(other.power - STEP * direction, parts).values
         np.testing.assert_allclose(linear.stack_slopes()[i], (ahead - behind) / STEP / 2, atol=1e-7)
+
+
+def test_inference_whose_batches_are_loaded_late_takes_less_power_by_slopes_that_are_its_differences():
+    x = knob_shares(MAXN, grid())
+    other = another_workload(np.random.default_rng(4))
+    curve = make_fed_power_curve(other.time)
+
+    def with_share(share: float) -> Floats:
+        return np.append(other.power, np.log(share))
+
+    linear = curve(with_share(0.5), x)
+    for i, direction in enumerate(np.eye(len(other.power) + 1)):
+        ahead, behind = (curve(with_share(0.5) + step * direction, x).values for step in (STEP, -STEP))
+        np.testing.assert_allclose(linear.stack_slopes()[i], (ahead - behind) / STEP / 2, atol=1e-7)
+    unfed = log_derivatives.linearize_log_power(other.power, compute_time_parts(other.time, x)).values
+    np.testing.assert_allclose(curve(with_share(1e-4), x).values, unfed, atol=1e-9)
+    assert (linear.values < unfed).all()
 
 
 @given(seed=st.integers(0, 999), members=st.integers(0, 3), tabulated=st.booleans())
