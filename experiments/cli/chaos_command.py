@@ -52,7 +52,9 @@ def chaos(
     ] = "20s",
     seed: cli.Seed = 0,
     yes: cli.Yes = False,
-    folder: cli.OutFolder = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="DIR", help="Folder to write; by default chaos-<time>.")
+    ] = None,
     playbooks: Playbooks = None,
     limit: Limit = None,
     as_json: cli.AsJson = False,
