@@ -7,9 +7,6 @@ set -eu
 UNIT=fedge-chaos
 ROOT=${CHAOS_ROOT:-} # another one in tests
 OWN=$ROOT/run/$UNIT
-FOLDER=$ROOT/var/lib/fedge/node
-# A copy of the folder is held in memory, of which a Nano has 4 GB for everything.
-MOST_KB=65536
 
 list_server_addresses() {
     host=$(sed -n 's/.*--superlink[ =]\([^ ]*\):[0-9]*.*/\1/p' "$ROOT/etc/systemd/system/fedge-supernode.service" | tr -d '[]')
@@ -26,18 +23,6 @@ begin_fault() {
         [ -s "$OWN/addresses" ]
         while read -r address; do ip route add blackhole "$address"; done < "$OWN/addresses"
         ;;
-    fill-disk)
-        used=$(du -sk "$FOLDER" | cut -f1)
-        if [ "$used" -gt $MOST_KB ]; then
-            echo "$FOLDER holds $used kB, more than the $MOST_KB kB of which memory takes a copy" >&2
-            exit 1
-        fi
-        cp -a "$FOLDER" "$OWN/kept"
-        mount -t tmpfs -o "size=$((used + 64))k,mode=2750,uid=$(stat -c %u "$FOLDER"),gid=$(stat -c %g "$FOLDER")" tmpfs "$FOLDER"
-        cp -a "$OWN/kept/." "$FOLDER/"
-        rm -rf "$OWN/kept"
-        dd if=/dev/zero of="$FOLDER/.full" bs=1k 2> /dev/null || true # until there is no room
-        ;;
     *)
         echo "$1 is no fault of this board" >&2
         exit 2
@@ -51,19 +36,7 @@ restore() {
     kill-*) systemctl start "fedge-${1#kill-}" ;;
     stop-*) systemctl kill --signal=CONT "fedge-${1#stop-}" || systemctl start "fedge-${1#stop-}" ;;
     cut-link) while read -r address; do ip route del blackhole "$address" || true; done < "$OWN/addresses" ;;
-    fill-disk) restore_disk ;;
     esac
-}
-
-# What was written while the disk was full stays, and what was deleted stays deleted.
-restore_disk() {
-    mountpoint -q "$FOLDER" || return 0
-    rm -f "$FOLDER/.full"
-    cp -a "$FOLDER" "$OWN/kept"
-    umount "$FOLDER" || umount --lazy "$FOLDER"
-    cd "$FOLDER"
-    find . -mindepth 1 -depth | while read -r name; do [ -e "$OWN/kept/$name" ] || rm -rf "$name"; done
-    cp -a "$OWN/kept/." "$FOLDER/"
 }
 
 case $1 in

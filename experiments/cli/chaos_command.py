@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from experiments.fleet.selected_fleet import SelectedFleet
 
 FORMAT = "fedge-chaos-1"
-FAULT_NAMES = "kill-worker, kill-client, kill-powerd, kill-supernode, stop-worker, stop-supernode, cut-link, fill-disk"
+FAULT_NAMES = "kill-worker, kill-client, kill-powerd, kill-supernode, stop-worker, stop-supernode, cut-link"
 
 
 def chaos(
@@ -48,7 +48,7 @@ def chaos(
         str, typer.Option("--for", metavar="TIME", help="Time in which faults begin, such as 20m.")
     ] = "20m",
     hold: Annotated[
-        str, typer.Option(metavar="TIME", help="Duration of a stop, a cut or a full disk, such as 20s.")
+        str, typer.Option(metavar="TIME", help="Duration of a stop or a cut, such as 20s.")
     ] = "20s",
     seed: cli.Seed = 0,
     yes: cli.Yes = False,

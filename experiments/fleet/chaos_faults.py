@@ -23,10 +23,9 @@ FAULTS: Mapping[str, str] = {
     "stop-worker": "the trainer hangs",
     "stop-supernode": "the SuperNode hangs",
     "cut-link": "the board does not reach the server",
-    "fill-disk": "the client's folder is full",
 }
 """Faults that ``ansible/chaos.sh`` makes and undoes. A hanging power daemon is none of them: nobody would watch the
-temperature; nor are a restart and a wrong clock, which a board might not come back from by itself.
+temperature; nor are a restart, a wrong clock and a full disk, which a board might not come back from by itself.
 """
 MARK, MARKED = "chaos", "allowed"
 """Variable of the inventory, and its value, that make a board one for tests."""

@@ -22,7 +22,7 @@ from fleet.hosts import Host, Hosts
 from experiments.fleet.chaos_attack import SPARE_S
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
-FAULTS = "kill-worker,kill-client,kill-powerd,stop-worker,cut-link,fill-disk"
+FAULTS = "kill-worker,kill-client,kill-powerd,stop-worker,cut-link"
 """Without those of the SuperNode, after which a board is away for a minute and more."""
 LEFT = (
     "systemctl list-units --all --no-legend 'fedge-chaos*'; ip route show type blackhole; ls -d /run/fedge-chaos;"

@@ -131,7 +131,7 @@ def test_a_fault_is_held_when_nothing_of_it_is_left(changed, verdict):
 
 def test_the_tables_have_a_row_per_fault_and_per_kind():
     lost = BoardFaultOutcome(120.0, "nano-1", "kill-worker")
-    refused = BoardFaultOutcome(180.0, "nano-1", "fill-disk", "no room")
+    refused = BoardFaultOutcome(180.0, "nano-1", "cut-link", "no room")
 
     assert "60 s,nano-1" not in list_outcomes([HELD]).csv
     assert list_outcomes([HELD, lost, refused]).csv.count("\n") == 4
