@@ -26,6 +26,7 @@ from fedge.errors import BadInput
 
 if TYPE_CHECKING:
     from experiments.backends.study_backend import FleetStudyOptions
+    from experiments.report.tables import Table
     from fedge.studies.mode_choice_study import ModeChoiceOptions
 
 app = command_group("Evaluate the choice of modes against an oracle that knows the true times and powers.")
@@ -33,6 +34,9 @@ app = command_group("Evaluate the choice of modes against an oracle that knows t
 R = TypeVar("R")
 
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of every run.")]
+DocumentPage = Annotated[
+    Path | None, typer.Option("--docs", metavar="PAGE", help="Markdown page whose block of figures is rewritten.")
+]
 
 
 class _Study(Protocol[R]):
@@ -210,16 +214,20 @@ def arena(
         typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
     ] = None,
     out: cli.OutFile = None,
+    docs: DocumentPage = None,
     as_json: cli.AsJson = False,
 ) -> None:
     """Judge a sweep's variants: quality under a budget, cost to a target, robustness; paired with the first variant.
 
     Example: fedge study arena runs/arena --target-accuracy 0.97
     """
+    from experiments.report.predictors.transfer_report import find_block
     from experiments.report.run.sweep_report import list_arena_tables
     from experiments.sweeps.arena import judge_variants, read_courses
 
     check_output("--out", out, "{")
+    if docs is not None:
+        find_block(docs, "arena")
     result = judge_variants(
         read_courses(folder),
         target=accuracy,
@@ -233,6 +241,15 @@ def arena(
         for table in list_arena_tables(result):
             table.print(make_console())
     write_json(out, result)
+    if docs is not None:
+        _document(docs, list_arena_tables(result)[0], f"arena {folder.name} --target-accuracy {result.target:g}")
+
+
+def _document(page: Path, table: Table, command: str) -> None:
+    """Write a table into its block of a page, with the command of the group that computed it today."""
+    from experiments.report.predictors.transfer_report import write_figures
+
+    write_figures(page, table, command=f"fedge study {command}", date=f"{datetime.now(UTC):%Y-%m-%d}")
 
 
 @app.command("transfer")
@@ -255,9 +272,7 @@ def transfer(
     jobs: cli.Jobs = None,
     out: cli.OutFile = None,
     html: cli.ChartPage = None,
-    docs: Annotated[
-        Path | None, typer.Option("--docs", metavar="PAGE", help="Markdown page whose block of figures is rewritten.")
-    ] = None,
+    docs: DocumentPage = None,
     as_json: cli.AsJson = False,
 ) -> None:
     """Study what every model predicts and decides for what it has not seen, by leaving it out in turn.
@@ -287,10 +302,7 @@ def transfer(
         write_output("--html", html, lambda path: report.write_transfer_page(rows, tables, path))
     if docs is not None:
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
-        command = f"fedge study transfer TABLES {' '.join(options)}"
-        report.write_figures(
-            docs, report.build_transfer_table(rows), command=command, date=f"{datetime.now(UTC):%Y-%m-%d}"
-        )
+        _document(docs, report.build_transfer_table(rows), f"transfer TABLES {' '.join(options)}")
 
 
 def _check_outputs(out: Path | None, html: Path | None) -> None:
