@@ -221,13 +221,11 @@ def arena(
 
     Example: fedge study arena runs/arena --target-accuracy 0.97
     """
-    from experiments.report.predictors.transfer_report import find_block
     from experiments.report.run.sweep_report import list_arena_tables
     from experiments.sweeps.arena import judge_variants, read_courses
 
     check_output("--out", out, "{")
-    if docs is not None:
-        find_block(docs, "arena")
+    _check_block(docs, "arena")
     result = judge_variants(
         read_courses(folder),
         target=accuracy,
@@ -235,14 +233,22 @@ def arena(
         budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
     )
+    shown = list_arena_tables(result)
     if as_json:
         print_json(result)
-    else:
-        for table in list_arena_tables(result):
-            table.print(make_console())
+    for table in () if as_json else shown:
+        table.print(make_console())
     write_json(out, result)
     if docs is not None:
-        _document(docs, list_arena_tables(result)[0], f"arena {folder.name} --target-accuracy {result.target:g}")
+        _document(docs, shown[0], f"arena {folder.name} --target-accuracy {result.target:g}")
+
+
+def _check_block(page: Path | None, key: str) -> None:
+    """Check that a page of ``--docs`` has the block of a table, before anything is computed."""
+    from experiments.report.predictors.transfer_report import find_block
+
+    if page is not None:
+        find_block(page, key)
 
 
 def _document(page: Path, table: Table, command: str) -> None:
@@ -289,8 +295,7 @@ def transfer(
     study = build_transfer_study(
         build_options(TransferOptions, parameters, others=("jobs", "out", "html", "docs", "as_json"))
     )
-    if docs is not None:
-        report.find_block(docs, report.FIGURES_KEY)
+    _check_block(docs, report.FIGURES_KEY)
     with show_progress(len(study.cells)) as report_cell:
         rows = study.run(report_cell, jobs)
     if as_json:
