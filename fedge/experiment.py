@@ -439,8 +439,8 @@ class SelectionSpec(_SpecModel):
     """The selection of a round's clients.
 
     Attributes:
-        name: ``all``, ``random``, ``round-robin``, ``power-of-choice``, ``oort``, ``tifl``, ``energy-aware``,
-            ``planner``, or your own ``module:function``.
+        name: ``all``, ``random``, ``round-robin``, ``power-of-choice``, ``oort``, ``pyramidfl-like``, ``tifl``,
+            ``fedjoule-like``, ``energy-aware``, ``planner``, or your own ``module:function``.
         options: Its options.
     """
 

@@ -27,6 +27,7 @@ LIBRARIES = {
     "pyarrow": ("PyArrow", "report"),
     "pynvml": ("nvidia-ml-py", "gpu"),
     "ray": ("Ray", "sim"),
+    "scipy": ("SciPy", "train"),
     "sklearn": ("scikit-learn", "train"),
     "starlette": ("Starlette", "report"),
     "tensorboard": ("TensorBoard", "tensorboard"),

@@ -734,12 +734,18 @@ class SelectionContext:
 
 @dataclass(frozen=True, slots=True)
 class SelectionResult:
-    """The clients selected for a round, the selector's memory for the next one, and a deadline if it planned one."""
+    """The clients selected for a round, the selector's memory for the next one, and a deadline if it planned one.
+
+    Attributes:
+        shares: Steps of a client relative to its whole share, 1 for those that are not named; only of rounds that the
+            policy does not plan.
+    """
 
     boards: tuple[str, ...]
     memory: Mapping[str, float] = field(default_factory=dict)
     deadline_s: float | None = None
     why: str = ""
+    shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

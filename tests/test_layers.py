@@ -80,6 +80,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "fedge.flower.step_gate",
         "experiments.plugin_templates",
     ),
+    "scipy": ("fedge.decisions.selection.fedjoule",),
     "sklearn": ("fedge.workloads", "fedge.predictors.forest", "fedge.costs.memory.memory_study", "experiments"),
     "torchvision": ("fedge.workloads", "fedge.worker", "fedge.costs.layers.network_source"),
     "torch_pruning": ("fedge.analysis.topology",),

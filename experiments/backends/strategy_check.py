@@ -153,6 +153,9 @@ def _check_asynchronous(experiment: Experiment) -> None:
         raise BadInput("selection.count", str(selection.count), right)
     if experiment.policy.name == JOINT_POLICY:
         raise BadInput("policy.name", repr(JOINT_POLICY), f"a policy without a plan of rounds: {name} has none")
+    if selection.name == "pyramidfl-like":
+        right = f"another selector, such as oort: its extra steps fill the round, and {name} has none"
+        raise BadInput("selection.name", "'pyramidfl-like'", right)
     if experiment.compression.kind == "topk":
         right = f"none, fp16 or int8: what topk left out is kept from round to round, and {name} has none"
         raise BadInput("compression.kind", "'topk'", right)

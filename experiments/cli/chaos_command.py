@@ -47,9 +47,7 @@ def chaos(
     for_: Annotated[
         str, typer.Option("--for", metavar="TIME", help="Time in which faults begin, such as 20m.")
     ] = "20m",
-    hold: Annotated[
-        str, typer.Option(metavar="TIME", help="Duration of a stop or a cut, such as 20s.")
-    ] = "20s",
+    hold: Annotated[str, typer.Option(metavar="TIME", help="Duration of a stop or a cut, such as 20s.")] = "20s",
     seed: cli.Seed = 0,
     yes: cli.Yes = False,
     folder: Annotated[

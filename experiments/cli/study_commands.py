@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 app = command_group("Evaluate the choice of modes against an oracle that knows the true times and powers.")
 
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of every run.")]
+DocumentPage = Annotated[
+    Path | None, typer.Option("--docs", metavar="PAGE", help="Markdown page whose block of figures is rewritten.")
+]
 
 
 @app.command("mode-choice")
@@ -172,6 +175,7 @@ def arena(
         typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
     ] = None,
     out: cli.OutFile = None,
+    docs: DocumentPage = None,
     as_json: cli.AsJson = False,
 ) -> None:
     """Judge a sweep's variants: quality under a budget, cost to a target, robustness; paired with the first variant.
@@ -184,6 +188,7 @@ def arena(
 
     outputs = Outputs(as_json, out)
     outputs.check("{")
+    _check_block(docs, "arena")
     result = judge_variants(
         read_courses(folder),
         target=accuracy,
@@ -191,7 +196,25 @@ def arena(
         budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
     )
-    outputs.deliver(result, lambda console: print_tables(console, list_arena_tables(result)))
+    shown = list_arena_tables(result)
+    outputs.deliver(result, lambda console: print_tables(console, shown))
+    if docs is not None:
+        _document(docs, shown[0], f"arena {folder.name} --target-accuracy {result.target:g}")
+
+
+def _check_block(page: Path | None, key: str) -> None:
+    """Check that a page of ``--docs`` has the block of a table, before anything is computed."""
+    from experiments.report.predictors.transfer_report import find_block
+
+    if page is not None:
+        find_block(page, key)
+
+
+def _document(page: Path, table: Table, command: str) -> None:
+    """Write a table into its block of a page, with the command of the group that computed it today."""
+    from experiments.report.predictors.transfer_report import write_figures
+
+    write_figures(page, table, command=f"fedge study {command}", date=f"{datetime.now(UTC):%Y-%m-%d}")
 
 
 @app.command("transfer")
@@ -214,9 +237,7 @@ def transfer(
     jobs: cli.Jobs = None,
     out: cli.OutFile = None,
     html: cli.ChartPage = None,
-    docs: Annotated[
-        Path | None, typer.Option("--docs", metavar="PAGE", help="Markdown page whose block of figures is rewritten.")
-    ] = None,
+    docs: DocumentPage = None,
     as_json: cli.AsJson = False,
 ) -> None:
     """Study what every model predicts and decides for what it has not seen, by leaving it out in turn.
@@ -232,18 +253,14 @@ def transfer(
     outputs = Outputs(as_json, out, html)
     outputs.check("[")
     study = build_transfer_study(build_options(TransferOptions, parameters, others=("jobs", "docs")))
-    if docs is not None:
-        report.find_block(docs, report.FIGURES_KEY)
+    _check_block(docs, report.FIGURES_KEY)
     with show_progress(len(study.cells)) as report_cell:
         rows = study.run(report_cell, jobs)
     page = partial(report.write_transfer_page, rows, tables)
     outputs.deliver(rows, lambda console: report.print_transfer(console, rows), page)
     if docs is not None:
         options = (*(f"--part {part}" for part in parts or ()), f"--modes {modes} --seeds {seeds}")
-        command = f"fedge study transfer TABLES {' '.join(options)}"
-        report.write_figures(
-            docs, report.build_transfer_table(rows), command=command, date=f"{datetime.now(UTC):%Y-%m-%d}"
-        )
+        _document(docs, report.build_transfer_table(rows), f"transfer TABLES {' '.join(options)}")
 
 
 def reproduce(

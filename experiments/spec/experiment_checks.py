@@ -27,6 +27,7 @@ from fedge.client.round_state import count_steps
 from fedge.costs.cost_profile import CostProfile, load_user_profiles
 from fedge.costs.cost_scaling import list_priced_workloads, load_workload_sizes
 from fedge.costs.layered_work import count_priced_bytes
+from fedge.decisions.planning import PLANNERS
 from fedge.decisions.policies import load_policy
 from fedge.decisions.policies.policy_options import check_policy_options
 from fedge.decisions.selection import SELECTORS, load_selector
@@ -97,6 +98,8 @@ def require_libraries(experiment: Experiment, command: str) -> None:
         libraries.append("torch")
     if own is not None and own.dataset == "digits":
         libraries.append("sklearn")
+    if experiment.selection.name == "fedjoule-like":
+        libraries.append("scipy")
     require_modules(command, *libraries)
 
 
@@ -367,6 +370,9 @@ def _check_selection(experiment: Experiment) -> None:
     selection, fleet = experiment.selection, len(list_boards(experiment))
     load_selector(selection.name)
     check_options(selection.name, selection.options)
+    if selection.name == "pyramidfl-like" and experiment.policy.name in PLANNERS:
+        right = "a policy that does not plan the round, such as maxn: the selector gives the clients more steps itself"
+        raise BadInput("policy.name", repr(experiment.policy.name), right)
     if selection.count is None:
         if selection.over_commit > 1.0:
             right = "1, or a selection.count: without one every board is asked"

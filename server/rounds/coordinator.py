@@ -192,6 +192,7 @@ class Coordinator(RunLoop):
             deadline_s=selection.result.deadline_s,
             spent_j=state.spent_j,
             context=self._build_joint_context(free, fleet, state=state, selection=selection, aggregator=aggregator),
+            shares=selection.result.shares,
         )
         return RoundOpening(
             number, fleet=fleet, pending=late.pending, selection=selection, plan=plan, waited_j=advance.waited_j

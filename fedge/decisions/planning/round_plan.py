@@ -19,6 +19,7 @@ def plan_round(
     deadline_s: float | None = None,
     spent_j: float = 0.0,
     context: JointContext = PLAIN_CONTEXT,
+    shares: Mapping[str, float] | None = None,
 ) -> FleetPlan:
     """Plan the goals of a round. Pure; clients without a usable front take part without being planned for.
 
@@ -31,6 +32,7 @@ def plan_round(
         spent_j: Energy that the run has used, in joules; passed on in the goals if there is a budget, with the idle
             power of the boards that were not selected (``resting_w``).
         context: What the policy ``joint`` knows beyond the fronts.
+        shares: The selector's shares of the steps, for rounds without a planner.
     """
     limits, own_s = policy.limits, policy.deadline_s
     if policy.name == JOINT_POLICY and deadline_s is not None:
@@ -43,7 +45,8 @@ def plan_round(
         limits = {**limits, "resting_w": resting_power_w(fronts, selected)}
     goal = RoundGoal(policy.name, steps=0, deadline_s=None, limits=limits)
     planner = load_planner(policy.name)
-    unplanned = FleetPlan(dict.fromkeys(selected, goal), why="Every board decides for itself.")
+    own = {board: dataclasses.replace(goal, share=(shares or {}).get(board, 1.0)) for board in selected}
+    unplanned = FleetPlan(own, why="Every board decides for itself.")
     if policy.name == JOINT_POLICY:
         plan = plan_joint(fronts, selected, goal, context)
     else:

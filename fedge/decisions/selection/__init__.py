@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +18,9 @@ SELECTORS = {
     "round-robin": "fedge.decisions.selection.basic_selectors:select_round_robin",
     "power-of-choice": "fedge.decisions.selection.basic_selectors:select_power_of_choice",
     "oort": "fedge.decisions.selection.oort:select_oort",
+    "pyramidfl-like": "fedge.decisions.selection.pyramidfl:select_pyramidfl",
     "tifl": "fedge.decisions.selection.tifl:select_tifl",
+    "fedjoule-like": "fedge.decisions.selection.fedjoule:select_fedjoule",
     "energy-aware": "fedge.decisions.selection.energy_aware:select_energy_aware",
     "planner": "fedge.decisions.selection.planner_selector:select_by_plan",
 }
@@ -53,6 +56,8 @@ def _check_results(selector: Selector, name: str, where: str) -> Selector:
         if unknown := sorted(set(boards) - offered):
             right = "names of the clients that it was called with, client.board"
             raise BadInput(where, f"{name!r}, which chose {unknown[0]!r}", right)
+        if wrong := [share for share in result.shares.values() if not 0.0 < share < math.inf]:
+            raise BadInput(where, f"{name!r}, which gave a share of {wrong[0]:g}", "shares of the steps above 0")
         return result
 
     return select

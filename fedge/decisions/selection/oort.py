@@ -49,11 +49,14 @@ def select_oort(clients: Sequence[ClientStatus], call: SelectionContext, rng: np
     at random, so that a K of one explores too. If one kind runs out, the other fills up. A client that took part and
     never reported a loss has the lowest utility.
     """
-    numbers, named, size = (
-        complete_options("oort", call.options),
-        sort_by_name(clients),
-        clamp_count(call.count, clients),
-    )
+    return select_by_utility(clients, call, complete_options("oort", call.options), rng)
+
+
+def select_by_utility(
+    clients: Sequence[ClientStatus], call: SelectionContext, numbers: Mapping[str, float], rng: np.random.Generator
+) -> SelectionResult:
+    """Select as ``select_oort`` does, with ``numbers`` for its options."""
+    named, size = sort_by_name(clients), clamp_count(call.count, clients)
     pacer = update_pacer(_load_pacer(call.memory, numbers), _compute_reward(named, call.round - 1), numbers)
     wanted = round_randomly(size * exploration_share(call.round, numbers), rng)
     asked = np.array([client.last_round is not None for client in named], dtype=np.bool_)

@@ -40,7 +40,7 @@ def select_by_plan(
     named, size = sort_by_name(clients), clamp_count(call.count, clients)
     numbers = complete_options("planner", call.options)
     z = compute_margin_z(call.limits.get("confidence", CONFIDENCE), "policy.confidence")
-    columns = build_columns({c.board: _restrict_front(c.front, call.policy) for c in named if c.front is not None}, z)
+    columns = build_columns({c.board: restrict_front(c.front, call.policy) for c in named if c.front is not None}, z)
     known = frozenset(columns.boards)
     unknown = sorted((c for c in named if c.board not in known), key=lambda c: (c.last_round or 0, c.board))
     wanted = max(round_randomly(size * numbers["unknown_share"], rng), size - len(known))
@@ -119,7 +119,7 @@ def _resting_energy_j(columns: FrontColumns, limits: Mapping[str, float], plan: 
     return (idle_w + limits.get("resting_w", 0.0)) * plan.deadline_s
 
 
-def _restrict_front(front: Front, policy: str) -> Front:
+def restrict_front(front: Front, policy: str) -> Front:
     """Return the front to plan with: MAXN alone if there is nothing else or the policy pins the mode."""
     if is_pinned(policy):
         return replace(front, points=(front.maxn,), idle_w=front.maxn_idle_w)

@@ -47,11 +47,18 @@ SELECTOR_OPTIONS: Mapping[str, Mapping[str, SelectorOption]] = {
         "cut_off": SelectorOption(0.95, 0.0, 1.0),
         "clip": SelectorOption(0.95, 0.0, 1.0),
     },
+    "pyramidfl-like": {
+        "exploration_decay": SelectorOption(0.95, 0.0, 1.0),
+        "preferred_percentile": SelectorOption(10.0, 0.0, 100.0),
+        "clip": SelectorOption(0.98, 0.0, 1.0),
+        "more_steps": SelectorOption(10.0, 0.0, 100.0),
+    },
     "tifl": {
         "tiers": SelectorOption(5, 1, whole=True),
         "credits": SelectorOption(20, 1, whole=True),
         "interval": SelectorOption(10, 1, whole=True),
     },
+    "fedjoule-like": {"tolerance": SelectorOption(0.05, 0.0, 1.0)},
     "energy-aware": {
         "charge_floor": SelectorOption(0.2, 0.0, 1.0),
         "temperature_c": SelectorOption(80.0, -40.0, 150.0),
@@ -69,8 +76,9 @@ SELECTOR_OPTIONS: Mapping[str, Mapping[str, SelectorOption]] = {
 
 Of ``oort``, the exploration, ``slow_penalty``, ``cut_off``, ``clip`` and ``pacer_window`` are the paper's;
 ``preferred_percentile`` and ``pacer_percent`` follow the authors' program, because absolute seconds depend on the
-fleet. ``credits`` and ``interval`` of ``tifl``, its equal tier sizes, and twice the clients as candidates of
-``power-of-choice`` are our defaults.
+fleet. Those of ``pyramidfl-like`` are its authors' program's; its others are ``oort``'s. ``tolerance`` of
+``fedjoule-like``, ``credits`` and ``interval`` of ``tifl``, its equal tier sizes, and twice the clients as
+candidates of ``power-of-choice`` are our defaults.
 """
 
 

@@ -26,6 +26,7 @@ def test_an_asynchronous_strategy_goes_with_the_defaults():
         ({"late": LateReplySpec(action="drop")}, r"late.action: got 'drop'; accept"),
         ({"late": LateReplySpec(action="partial")}, r"late.action: got 'partial'"),
         ({"selection": SelectionSpec(over_commit=1.5)}, r"selection.over_commit: got 1.5; 1"),
+        ({"selection": SelectionSpec(name="pyramidfl-like")}, r"selection.name: got .pyramidfl-like.; another"),
         ({"selection": SelectionSpec(name="random", count=4)}, r"selection.count: got 4; strategy.options.concurrency"),
         ({"policy": PolicySpec(fleet_power_w=30.0)}, r"policy.fleet_power_w: got 30; no such limit"),
         ({"policy": PolicySpec(budget_j=30.0)}, r"policy.budget_j: got 30; no such limit"),

@@ -8,6 +8,7 @@ import pytest
 from contracts.boards import write_table
 
 from experiments.report.predictors.transfer_report import BLOCK_END, write_figures
+from experiments.report.run.accuracy_course import Course
 from experiments.report.tables import Table, text_cell, value_cell
 from fedge.errors import BadInput
 from fedge.studies.transfer_models import TransferRow
@@ -65,3 +66,18 @@ def test_a_page_without_the_block_is_left_alone(tmp_path):
 
     assert page.read_text(encoding="utf-8") == "# Page\n"
     assert table.markdown == "|model|error|\n|---|---:|\n|a&#124;b|1.2|"
+
+
+def test_the_table_of_the_arena_is_written_into_its_block(fedge, tmp_path, monkeypatch):
+    course = Course((0.5, 0.9, 0.9), (5.0, 10.0, 15.0), (1.0, 2.0, 3.0))
+    monkeypatch.setattr("experiments.sweeps.arena.read_courses", lambda folder: {"joint": {1: course}})
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- figures: arena -->\nold\n{BLOCK_END}\n", encoding="utf-8")
+
+    outcome = fedge("study", "arena", tmp_path / "swept", "--target-accuracy", "0.8", "--docs", page)
+
+    assert outcome.code == 0, outcome.err
+    text = page.read_text(encoding="utf-8")
+    assert "`fedge study arena swept --target-accuracy 0.8`, 20" in text
+    assert "|joint|1|" in text
+    assert "old" not in text

@@ -73,7 +73,7 @@ def said_of_selection(folder: Path, *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("selection.name=best", "selection.name: got 'best'; known: all, energy-aware, oort, "),
+        ("selection.name=best", "selection.name: got 'best'; known: all, energy-aware, fedjoule-like, "),
         ("selection.name=os:sep", "selection.name: got 'os:sep'; a function or a class"),
         ("selection={name: random, options: {d: 3}}", "selection.options.d: got 3; random takes no options"),
         (
@@ -85,6 +85,10 @@ def said_of_selection(folder: Path, *overrides: str) -> str:
             "selection.options.charge_floor: got 30; a number from 0 to 1",
         ),
         ("selection={name: tifl, options: {tiers: 1.5}}", "selection.options.tiers: got 1.5; a whole number of at lea"),
+        (
+            "selection.name=pyramidfl-like",
+            "policy.name: got 'balanced'; a policy that does not plan the round, such as ",
+        ),
         ("selection={name: random, count: 3}", "selection.count: got 3; at most 2, the boards of the fleet"),
         ("selection.over_commit=1.5", "selection.over_commit: got 1.5; 1, or a selection.count: without one every"),
         ("selection.count=1", "selection.count: got 1; none, because `all` takes every board, or a selection.name "),

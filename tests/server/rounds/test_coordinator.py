@@ -396,3 +396,19 @@ def test_a_run_with_everything_on_goes_on_after_any_round(tmp_path):
         assert part.rows + rest.rows == whole.rows
         assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
         assert (got.fleet.histories, got.selection, got.spent_j) == (want.fleet.histories, want.selection, want.spent_j)
+
+
+def test_a_selector_s_shares_of_the_steps_are_asked_of_the_boards():
+    shares = {}
+
+    class Unequal(Scripted):
+        def _reply(self, board: str, question: OutgoingRequest) -> IncomingReply:
+            if question.ask.kind == "front":
+                return IncomingReply(ReplyMessage(board, front=front(2.0 if board == "nano-2" else 1.0)))
+            shares[board] = question.ask.goal.share
+            return super()._reply(board, question)
+
+    selection, policy = SelectionSpec(name="pyramidfl-like", count=2), PolicySpec(name="maxn")
+    coordinator(Unequal(), MemoryTables(), rounds=1, selection=selection, policy=policy).run()
+
+    assert shares["nano-1"] > shares["nano-2"] == 1.0

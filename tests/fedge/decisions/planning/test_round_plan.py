@@ -72,3 +72,12 @@ def test_what_is_spent_travels_with_a_budget_only():
 
     assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0, "resting_w": FRONTS["b"].idle_w}
     assert plan_round(PolicySpec(name="balanced"), FRONTS, ["a"], spent_j=100.0).goals["a"].limits == {}
+
+
+def test_the_selector_s_shares_of_the_steps_reach_the_boards_of_a_round_without_a_planner():
+    maxn, planned = (
+        plan_round(PolicySpec(name=name), FRONTS, ["a", "b"], shares={"a": 3.0}) for name in ("maxn", "balanced")
+    )
+
+    assert {board: goal.share for board, goal in maxn.goals.items()} == {"a": 3.0, "b": 1.0}
+    assert {goal.share for goal in planned.goals.values()} == {1.0}
