@@ -43,6 +43,8 @@ SPARE_S = 60
 RELEASE_S = 60.0
 """Limit for the leases of a run that has ended: 15 s each, and the restoring of modes."""
 POLL_S = 1.0
+LAST_WORDS_S = 15.0
+"""Limit for reading what an ended run has said: a process that it left may hold the pipe for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +240,11 @@ def follow_run(command: Sequence[str], log: Path, now_s: Callable[[], float]) ->
     def observe() -> RunProgress:
         code = process.poll()
         if code is not None:
-            reader.join(POLL_S)
+            reader.join(LAST_WORDS_S)
         return RunProgress(tuple(rounds_at_s), code, find_cause(lines) if code else "")
 
     try:
         yield observe
     finally:
         end_process(process, STOP_WITHIN_S + SPARE_S)
-        reader.join(POLL_S)
+        reader.join(LAST_WORDS_S)

@@ -8,7 +8,7 @@ import pytest
 from contracts.boards import write_table
 
 from experiments.report.predictors.transfer_report import BLOCK_END, write_figures
-from experiments.report.run.accuracy_course import Course
+from experiments.report.run.loaded_runs import Course
 from experiments.report.tables import Table, text_cell, value_cell
 from fedge.errors import BadInput
 from fedge.studies.transfer_models import TransferRow
