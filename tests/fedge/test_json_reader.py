@@ -17,6 +17,7 @@ from fedge.jsonlines import JsonLines, replay_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN_PROCESSES = {
+    *("fedge/characterisation/sweep_store.py", "experiments/api.py"),
     *("fedge/serving/private_workers.py", "server/exporters/ray_boards.py", "experiments/backends/ray_cluster.py"),
     *("experiments/backends/run_submission.py", "experiments/fleet/inventory.py"),
 }
