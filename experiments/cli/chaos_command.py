@@ -35,7 +35,9 @@ FAULT_NAMES = "kill-worker, kill-client, kill-powerd, kill-supernode, stop-worke
 
 
 def chaos(
-    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="The inventory of a fleet with `chaos: allowed`.")],
+    fleet: Annotated[
+        Path, typer.Argument(metavar="FLEET", exists=True, help="The inventory of a fleet with `chaos: allowed`.")
+    ],
     *,
     run: Annotated[
         Path | None, typer.Option("--run", metavar="EXPERIMENT", help="Experiment to run meanwhile; none by default.")
@@ -117,7 +119,7 @@ def _attack(
     from experiments.fleet import chaos_attack
     from experiments.fleet.process_cleanup import handle_signals
 
-    def tell(one: BoardFaultOutcome) -> None:
+    def report(one: BoardFaultOutcome) -> None:
         back = "is not back" if one.back_s is None else f"was back within {one.back_s:.0f} s"
         if not quiet:
             print_line(f"{one.fault}: {one.board} {one.verdict if one.refusal else back}")
@@ -127,7 +129,7 @@ def _attack(
         scope.enter_context(handle_signals())
         log = target.folder.with_name("run.log")
         observe = scope.enter_context(chaos_attack.follow_run(command, log, target.now_s)) if command else None
-        outcomes, interrupted = chaos_attack.attack_fleet(target, planned, before, observe_run=observe, tell=tell)
+        outcomes, interrupted = chaos_attack.attack_fleet(target, planned, before, observe_run=observe, report=report)
     progress = observe() if observe else None
     return chaos_attack.finish_outcomes(target, outcomes, before, progress), interrupted
 

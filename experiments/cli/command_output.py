@@ -84,14 +84,15 @@ class Outputs:
     def deliver(
         self, data: object, view: Callable[[Console], object], page: Callable[[Path], object] | None = None
     ) -> None:
-        """Print the result as JSON, its ``data``, or as the ``view`` on a terminal, and write the files."""
+        """Write the files, and print the result as JSON, its ``data``, or as the ``view`` on a terminal."""
+        # In this order: whoever reads the output may have gone, and the result is not to go with them.
+        write_json(self.out, data)
+        if self.html is not None and page is not None:
+            write_output("--html", self.html, page)
         if self.as_json:
             print_json(data)
         else:
             view(make_console())
-        write_json(self.out, data)
-        if self.html is not None and page is not None:
-            write_output("--html", self.html, page)
 
 
 def write_output(option: str, path: Path, write: Callable[[Path], object]) -> None:

@@ -103,7 +103,7 @@ def devices_modes(
 ) -> None:
     """Show a board's power modes.
 
-    Example: fedge devices modes agx-orin --preset 30W
+    Example: fedge devices modes agx-orin --preset MODE_30W
     """
     from fedge.devices import catalogue
     from fedge.modes import build_grid

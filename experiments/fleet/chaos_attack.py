@@ -1,4 +1,4 @@
-"""Lets planned faults befall the boards of a test fleet, undoes each, and watches boards and run."""
+"""Injects planned faults into the boards of a test fleet, undoes each, and watches boards and run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from experiments.fleet.remote_run import STOP_WITHIN_S
 from experiments.fleet.selected_fleet import SelectedFleet
 from experiments.fleet.status_records import BoardStatus
 from fedge.child_processes import end_process
-from fedge.errors import BadInput
+from fedge.errors import BadInput, RunFailed
 from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 BACK_LIMIT_S = 240.0
 """Default limit for a board to be well again: the SuperLink counts one that was cut off as online for a minute, and
 its SuperNode tries again every 15 s."""
-LOOKS = 2
-"""Looks in a row that must find a board well: between two attempts to connect its services are all active for once."""
+GOOD_CHECKS = 2
+"""Status checks in a row that must find a board well: between two attempts to connect all its services are active for
+once."""
 SPARE_S = 60
 """Seconds after its time at which a fault ends by the board's own timer, when nobody has undone it."""
 RELEASE_S = 60.0
@@ -92,6 +93,14 @@ class AttackedFleet:
         return self.folder / f"{next(self.numbers):04d}-{what}.log"
 
 
+def try_inspect(target: AttackedFleet, boards: Sequence[str]) -> dict[str, BoardStatus]:
+    """Return the present status of boards; nothing if the query itself failed, which a fault may cause."""
+    try:
+        return target.inspect_boards(boards)
+    except RunFailed:
+        return {}
+
+
 def is_back(before: BoardStatus, now: BoardStatus) -> bool:
     """Return whether a board is as well as before a fault."""
     return now.is_healthy and (now.services, now.node) == (before.services, before.node)
@@ -108,7 +117,7 @@ def inspect_start(target: AttackedFleet) -> dict[str, BoardStatus]:
     Raises:
         BadInput: If one is not well or works for somebody: what a fault does to it could not be told.
     """
-    begin_phase("looks at the boards")
+    begin_phase("checks the boards")
     found = target.inspect_boards(target.fleet.boards)
     for name, board in found.items():
         wrong = [finding.what for finding in board.findings if finding.severity == "wrong"]
@@ -123,16 +132,16 @@ def attack_fleet(
     planned: Sequence[PlannedFault],
     before: Mapping[str, BoardStatus],
     observe_run: Callable[[], RunProgress] | None,
-    tell: Callable[[BoardFaultOutcome], None],
+    report: Callable[[BoardFaultOutcome], None],
 ) -> tuple[list[BoardFaultOutcome], bool]:
-    """Let the faults befall the boards until the run ends; return what became of them, and whether Ctrl-C ended it.
+    """Inject the faults until the run ends; return what became of them, and whether Ctrl-C ended it.
 
     Args:
         target: The fleet.
         planned: The faults in order; one that is late begins at once.
         before: The boards' status before the first.
         observe_run: Returns what the run has said until now; None without a run.
-        tell: Called with each outcome as far as it is known then.
+        report: Called with each outcome as far as it is known then.
     """
     outcomes: list[BoardFaultOutcome] = []
 
@@ -146,8 +155,8 @@ def attack_fleet(
                 time.sleep(POLL_S)
             if is_over():
                 break
-            befall_board(target, one, before[one.board], outcomes)
-            tell(outcomes[-1])
+            inject_fault(target, one, before[one.board], outcomes)
+            report(outcomes[-1])
         while observe_run is not None and not is_over():
             begin_phase("waits for the run's end")
             time.sleep(POLL_S)
@@ -156,7 +165,7 @@ def attack_fleet(
     return outcomes, False
 
 
-def befall_board(
+def inject_fault(
     target: AttackedFleet, planned: PlannedFault, before: BoardStatus, outcomes: list[BoardFaultOutcome]
 ) -> None:
     """Make a fault, undo it and wait until the board is well; the outcome is added also if Ctrl-C interrupts it."""
@@ -181,13 +190,13 @@ def befall_board(
 
 
 def wait_for_board(target: AttackedFleet, outcome: BoardFaultOutcome, before: BoardStatus) -> BoardFaultOutcome:
-    """Look at a board until it is well; return the outcome with the time that this took, at most."""
+    """Check a board until it is well; return the outcome with the time that this took, at most."""
     begin_phase(f"waits for {outcome.board} after {outcome.fault}")
     well_s: list[float] = []
     while target.now_s() < outcome.at_s + BACK_LIMIT_S:
-        now = target.inspect_boards([outcome.board])[outcome.board]
-        well_s = [*well_s, target.now_s() - outcome.at_s] if is_back(before, now) else []
-        if len(well_s) == LOOKS:
+        now = try_inspect(target, [outcome.board]).get(outcome.board)
+        well_s = [*well_s, target.now_s() - outcome.at_s] if now is not None and is_back(before, now) else []
+        if now is not None and len(well_s) == GOOD_CHECKS:
             return replace(outcome, back_s=well_s[0], power_kept=compare_power(before, now))
         time.sleep(POLL_S)
     return outcome
@@ -204,11 +213,12 @@ def finish_outcomes(
     boards = sorted({one.board for one in outcomes if one.power_kept is None})
     ends_s = target.now_s() + RELEASE_S
     while boards and target.now_s() < ends_s:
-        last |= target.inspect_boards(boards)
-        boards = [name for name in boards if compare_power(before[name], last[name]) is None]
+        last |= try_inspect(target, boards)
+        boards = [name for name in boards if name not in last or compare_power(before[name], last[name]) is None]
     done = []
     for one in outcomes:
-        kept = compare_power(before[one.board], last[one.board]) if one.power_kept is None else one.power_kept
+        known = one.power_kept is not None or one.board not in last
+        kept = one.power_kept if known else compare_power(before[one.board], last[one.board])
         run, held = ("", None) if progress is None else judge_run(progress, one.at_s + (one.back_s or 0.0))
         done.append(replace(one, run=run, run_held=held, power_kept=kept))
     return done

@@ -583,3 +583,50 @@ def test_the_linter_finds_nothing_at_its_strictest(tmp_path, elsewhere):
     said = subprocess.run([program, "--offline"], cwd=copy, env=elsewhere, capture_output=True, text=True, check=False)
 
     assert said.returncode == 0, said.stdout + said.stderr
+
+
+def _shell_of(name: str, root: Path) -> str:
+    """The shell text of a task of upgrade.yml, with its folders below another root."""
+    (task,) = [task for task in _tasks(_yaml(ANSIBLE / "upgrade.yml")) if task.get("name") == name]
+    text = task["ansible.builtin.command"]["argv"][-1]
+    return re.sub(r"(?<![\w/])/(?=usr/lib/fedge|etc/)", f"{root}/", text)
+
+
+def test_an_upgrade_that_was_cut_off_leaves_the_earlier_version_for_the_next_one(tmp_path):
+    systemctl = tmp_path / "bin" / "systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text("#!/bin/sh\n")
+    systemctl.chmod(0o755)
+    keep, put_back = _shell_of("Keep what the board has", tmp_path), _shell_of("Put back what the board had", tmp_path)
+    folders = [
+        tmp_path / "usr/lib/fedge-node",
+        *(tmp_path / f"usr/lib/fedge-{one}/fedge" for one in ("powerd", "worker")),
+    ]
+    folders += [tmp_path / "etc/fedge", tmp_path / "etc/systemd/system"]
+
+    def run(text: str) -> int:
+        env = {**os.environ, "PATH": f"{systemctl.parent}:{os.environ['PATH']}"}
+        return subprocess.run(["/bin/sh", "-euc", text], env=env, check=False).returncode
+
+    def install(version: str) -> None:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / "fedge-supernode.service"
+            file.unlink(missing_ok=True)
+            file.write_text(version)
+
+    def installed() -> set[str]:
+        return {(folder / "fedge-supernode.service").read_text() for folder in folders}
+
+    install("first")
+    assert run(keep) == 0
+    install("half of the second")  # and cut off here
+    assert run(keep) == 0
+    install("third")
+    assert run(put_back) == 0
+    assert installed() == {"first"}
+    assert run(put_back) == 3
+    assert run(keep) == 0
+    install("fourth")
+    assert run(put_back) == 0
+    assert installed() == {"first"}

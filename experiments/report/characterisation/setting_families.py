@@ -111,9 +111,10 @@ def build_families(settings: Sequence[SettingSummary], axis: str) -> tuple[Setti
     for group, names in zip(groups, away, strict=True):
         shown = named if len(named) <= MAX_NAMED_KNOBS else names
         name = _describe_by(group[0], [*compared, *shown]) or SAME_NAME
-        usual = group[0].point.workload == group[0].reference["workload"]
+        ordered = _order_settings(group, axis)
+        usual = ordered[0].point.workload == ordered[0].reference["workload"]
         rank = (len(names), -len(group), not usual, name)
-        families.append((rank, SettingFamily(axis, name, _order_settings(group, axis))))
+        families.append((rank, SettingFamily(axis, name, ordered)))
     return tuple(family for _, family in sorted(families, key=lambda one: one[0]))
 
 

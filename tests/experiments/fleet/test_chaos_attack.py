@@ -10,10 +10,10 @@ from contracts.launching import Launcher
 from contracts.processes import wait_for
 
 from experiments.fleet import chaos_attack
-from experiments.fleet.chaos_attack import attack_fleet, befall_board, finish_outcomes, follow_run, inspect_start
+from experiments.fleet.chaos_attack import attack_fleet, finish_outcomes, follow_run, inject_fault, inspect_start
 from experiments.fleet.chaos_faults import PlannedFault, RunProgress
 from experiments.fleet.status_records import BoardStatus, make_problem
-from fedge.errors import BadInput
+from fedge.errors import BadInput, RunFailed
 
 WELL = BoardStatus("nano-1", "up", services={"fedge-worker": "active"}, node="online", mode={"cores": 4.0})
 RESTARTED = replace(WELL, services={"fedge-worker": "activating"})
@@ -50,15 +50,15 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr(chaos_attack, "POLL_S", 0.0)
 
 
-def befall(target, fault="kill-worker"):
+def inject(target, fault="kill-worker"):
     outcomes = []
-    befall_board(target, PlannedFault(0.0, "nano-1", fault), WELL, outcomes)
+    inject_fault(target, PlannedFault(0.0, "nano-1", fault), WELL, outcomes)
     return outcomes[0]
 
 
 def test_a_board_is_back_when_two_looks_in_a_row_find_it_as_before():
     target = StandIn([RESTARTED, WELL, RESTARTED, WELL, WELL])
-    outcome = befall(target)
+    outcome = inject(target)
 
     assert (outcome.verdict, outcome.power_kept) == ("held", True)
     assert outcome.back_s == 6.0  # at the fourth look: only some ask for the time
@@ -67,7 +67,7 @@ def test_a_board_is_back_when_two_looks_in_a_row_find_it_as_before():
 
 def test_a_fault_that_lasts_is_undone_before_the_board_is_waited_for():
     target = StandIn([WELL])
-    befall(target, "stop-worker")
+    inject(target, "stop-worker")
 
     assert target.calls == [("begin", "stop-worker"), ("undo", ""), ("undo", "")]
 
@@ -82,13 +82,26 @@ def test_a_fault_that_lasts_is_undone_before_the_board_is_waited_for():
     ],
 )
 def test_what_is_left_of_a_fault_is_told(looks, undoes, problems):
-    assert befall(StandIn(looks, undoes=undoes)).problems == problems
+    assert inject(StandIn(looks, undoes=undoes)).problems == problems
+
+
+class UnansweredQuery(RunFailed):
+    def __init__(self) -> None:
+        super().__init__("no host could be queried")
+
+
+def test_a_status_that_cannot_be_asked_for_is_one_that_is_not_good():
+    target = StandIn([UnansweredQuery, WELL, UnansweredQuery, WELL, WELL])
+    outcome = inject(target)
+
+    assert (outcome.problems, outcome.back_s) == ((), 6.0)
+    assert finish_outcomes(target, [replace(outcome, power_kept=None)], {"nano-1": WELL}, None)[0].power_kept
 
 
 def test_a_fault_that_a_board_refuses_is_not_tried_and_undone_all_the_same():
     target = StandIn([WELL], begins="no room")
 
-    assert befall(target).verdict == "not tried: no room"
+    assert inject(target).verdict == "not tried: no room"
     assert target.calls == [("begin", "kill-worker"), ("undo", "")]
 
 
@@ -113,7 +126,7 @@ def test_no_fault_begins_once_the_run_is_over():
 
 def test_a_mode_that_the_run_had_set_is_compared_once_the_board_is_free():
     held = replace(WELL, holder="run-7", mode={"cores": 2.0})
-    outcome = befall(StandIn([held]))
+    outcome = inject(StandIn([held]))
     assert outcome.power_kept is None
 
     for mode, kept in ((WELL.mode, True), ({"cores": 2.0}, False)):
