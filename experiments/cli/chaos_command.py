@@ -35,9 +35,7 @@ FAULT_NAMES = "kill-worker, kill-client, kill-powerd, kill-supernode, stop-worke
 
 
 def chaos(
-    fleet: Annotated[
-        Path, typer.Argument(metavar="FLEET", exists=True, help="The inventory of a fleet with `chaos: allowed`.")
-    ],
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="The inventory of a fleet with `chaos: allowed`.")],
     *,
     run: Annotated[
         Path | None, typer.Option("--run", metavar="EXPERIMENT", help="Experiment to run meanwhile; none by default.")
@@ -94,6 +92,8 @@ def _read_test_fleet(inventory: Path, playbooks: Path | None, limit: str | None)
     """Read a fleet whose boards are marked as ones for tests."""
     from experiments.fleet import chaos_faults, selected_fleet
 
+    if not inventory.exists():
+        raise BadInput("FLEET", f"{inventory}, where nothing is", "the inventory of a fleet")
     found = selected_fleet.read_fleet(selected_fleet.build_options(inventory, playbooks, limit))
     chaos_faults.check_marks(found)
     return found

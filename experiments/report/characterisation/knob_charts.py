@@ -179,7 +179,7 @@ def _make_breakdown_frame(
         look: dict[str, Any] = {"colour": part.colour, "horizontal": True, "width": 0.72}
         data.append(chart.bar_trace(part.name, places, spent, hover=texts, **look))
     totals = [basis.get_estimate(one, "e2e_s") for one in settings]
-    ends = [None if total is None else _cut_interval(total) for total in totals]
+    ends = [0.0 if total is None else _cut_interval(total) for total in totals]
     figures = [None if total is None else total.value for total in totals]
     data += [
         chart.scatter_trace(
