@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedge.atomic_files import replace_file
 from fedge.errors import BadInput
-from fedge.powerd.machine import Machine
+from fedge.powerd.machine import BOOT_ID, Machine
 
 CPU, GPU, BPMP = "/sys/devices/system/cpu", "/sys/class/devfreq/*", "/sys/kernel/debug/bpmp/debug"
 FILE_PATTERNS: Sequence[str] = (
@@ -57,7 +57,6 @@ FILE_PATTERNS: Sequence[str] = (
 )
 FOLDER_PATTERNS: Sequence[str] = (f"{CPU}/cpu[0-9]*",)
 """Folders whose existence matters: on some kernels the first core has no file of its own."""
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 NO_BOOT_ID = "00000000-0000-0000-0000-000000000000"
 MAX_FILE_BYTES = 1 << 16
 _SERIAL = re.compile(rb"(?i)(serial(?:[ _-]?number)?\s*[:=]\s*)\S+")

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import try_lock
-from fedge.devices.board_archive import BOOT_ID
 from fedge.devices.board_spec import HZ_PER_MHZ, KHZ_PER_MHZ
 from fedge.devices.catalogue import GPU_WORKSTATION
 from fedge.devices.sensing.energy_counters import MW_PER_W, NO_NVML, try_load_nvml
 from fedge.devices.sensing.nvml_sensor import NvmlSensor
 from fedge.errors import BadInput, BoardError
 from fedge.json_reader import read_json
-from fedge.powerd.machine import Machine
+from fedge.powerd.machine import BOOT_ID, Machine
 from fedge.powerd.powerd_client import PowerdError
 from fedge.types import DeviceSpec, LabelledValue, PowerMode
 

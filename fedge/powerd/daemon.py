@@ -14,14 +14,12 @@ from fedge.powerd import sockets
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import BadConfig, Config
 from fedge.powerd.line_server import LineServer
-from fedge.powerd.machine import Machine, TimedMachine
+from fedge.powerd.machine import BOOT_ID, Machine, TimedMachine
 from fedge.powerd.mode_records import PowerdRefusal
 from fedge.powerd.state_keeper import StateKeeper
 from fedge.powerd.verb_handlers import Daemon
 
 logger = logging.getLogger(__name__)
-
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] = TimedMachine) -> int:

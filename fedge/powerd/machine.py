@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+"""File with an identifier that changes with every start of the system."""
 COMMAND_LIMIT_S = 20.0
 """Time limit of a command in seconds; nvpmodel answers within a second or two."""
 DEATH_LIMIT_S = 1.0

@@ -400,7 +400,7 @@ def _played(folder: Path, address: str, name: str) -> str:
     (home / "none.toml").write_text("", encoding="utf-8")
     launch = Launch(app, home, place / "logs", private_environment(os.environ, place), lambda: None)
     with end_processes_on_exit(launch):
-        submit(launch, open_serverapp_log(launch), home / "none.toml", [], lambda: None)
+        submit(launch, open_serverapp_log(launch), home / "none.toml", [], check=lambda: None)
     return open_serverapp_log(launch).path.read_text(encoding="utf-8")
 
 
