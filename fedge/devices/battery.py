@@ -73,7 +73,7 @@ class Batteries:
         """Return the seconds of idling after which boards may take part: 0 for now, infinity for never."""
         gain_w = self.charging_w - idle_w
         missing_j = np.maximum(self.floor_j - self.left_j, FLOOR_TOLERANCE_J)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             wait_s = np.where(gain_w > 0, missing_j / gain_w, np.inf)
         return np.where(self.mask_sufficient(), 0.0, wait_s)
 
@@ -86,7 +86,7 @@ class Batteries:
         for seconds, watts in phases:
             net_w = watts - self.charging_w
             ends = (net_w * seconds > left_j) & np.isinf(empty_s)
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
                 empty_s = np.where(ends, past_s + left_j / net_w, empty_s)
             left_j = np.minimum(self.capacity_j, left_j - net_w * seconds)
             past_s = past_s + seconds
