@@ -140,7 +140,9 @@ def _decode_frame(payload: memoryview, schema: Any) -> Any:
 
     try:
         if schema is None:
-            return pa.ipc.read_schema(pa.py_buffer(payload))
+            found = pa.ipc.read_schema(pa.py_buffer(payload))
+            # Arrow decodes names where they are used: one that is no UTF-8 is damage of this frame.
+            return found if all(found.names) else None
         batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
         batch.validate(full=True)
     except (OSError, EOFError, ValueError, KeyError, MemoryError, pa.ArrowException):  # Arrow raises all of them

@@ -97,3 +97,14 @@ def test_a_frame_whose_offsets_lead_out_of_its_text_is_damage(tmp_path):
     found = wal.read(path)
 
     assert (found.rows, found.damaged) == (1, True)
+
+
+def test_a_schema_with_a_name_that_is_no_text_is_damage(tmp_path):
+    schema, *rest = frames(1)
+    named = schema[wal.HEAD.size :].replace(b"name", b"nam\xff")
+    damaged = wal.HEAD.pack(wal.MARK, len(named), wal._crc(len(named), named)) + named
+    (tmp_path / "1.wal").write_bytes(damaged + rest[0])
+
+    found = wal.read(tmp_path / "1.wal")
+
+    assert (found.schema, found.batches, found.damaged) == (None, (), True)
