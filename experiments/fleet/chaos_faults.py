@@ -139,7 +139,7 @@ def check_marks(fleet: SelectedFleet) -> None:
 def plan_faults(
     boards: Sequence[str], faults: Sequence[str], *, every_s: float, for_s: float, seed: int
 ) -> tuple[PlannedFault, ...]:
-    """Return a fault every ``every_s`` seconds; each of them befalls each board once before one does so again."""
+    """Return a fault every ``every_s`` seconds; each board gets each of them once before any comes again."""
     generator = random.Random(seed)
     pairs = list(itertools.product(boards, faults))
     count = int(for_s / every_s)
