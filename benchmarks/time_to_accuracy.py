@@ -27,9 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from figures import build_parser, report_progress
 
-from experiments.report.confidence_intervals import mean_interval
 from experiments.report.run.loaded_runs import TARGET_WINDOW, Course, find_cost
 from fedge.client import emulated
+from fedge.confidence_interval import mean_interval
 from fedge.devices.emulated_board import find_top_mode
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.store import MemoryTables

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.clock",
         "fedge",
     ),
-    ("fedge.seeds", "fedge.experiment", "fedge.modes", "fedge.pareto"),
+    ("fedge.seeds", "fedge.experiment", "fedge.modes", "fedge.pareto", "fedge.confidence_interval"),
     ("fedge.protocols",),
     ("fedge.registry", "fedge.wire"),
     ("fedge.physics",),

@@ -28,10 +28,10 @@ from typing import Any
 
 from experiments.backends import launcher
 from experiments.backends.local_backend import run_local
-from experiments.report.confidence_intervals import student_t
 from experiments.spec import experiment_checks
 from experiments.spec.backend_keys import change_backend
 from experiments.spec.experiment_loader import load_experiment
+from fedge.confidence_interval import student_t
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import BOARD_PLACE, Experiment, list_boards
@@ -308,4 +308,4 @@ def _half_width(effects: Sequence[float], prior_draws: int) -> float | None:
         return None
     degrees = prior_draws + count - 1
     variance = (prior_draws * PRIOR_SD_LOG**2 + (count - 1) * statistics.variance(effects)) / degrees
-    return student_t((1 + INTERVAL_LEVEL) / 2, degrees) * math.sqrt(variance * (1 + 1 / count))
+    return student_t(degrees, INTERVAL_LEVEL) * math.sqrt(variance * (1 + 1 / count))

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval, paired_interval
 from experiments.report.run.loaded_runs import TARGET_WINDOW, Course, build_course, find_cost
 from experiments.sweeps.sweep_summary import is_sweep, read_summary
+from fedge.confidence_interval import ConfidenceInterval, mean_interval, paired_interval
 from fedge.errors import BadInput
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RoundRow

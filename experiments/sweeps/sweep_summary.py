@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval, paired_interval
 from experiments.sweeps.point_plan import ExperimentVariant
 from fedge.atomic_files import write_text
+from fedge.confidence_interval import ConfidenceInterval, mean_interval, paired_interval
 from fedge.errors import BadInput
 
 SUMMARY_JSON = "sweep.json"

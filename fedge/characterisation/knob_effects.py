@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
-from fedge.characterisation.confidence_interval import Estimate, estimate_ratio, geometric_mean
 from fedge.characterisation.findings import (
     QUANTITY_NAMES,
     TOTAL_QUANTITIES,
@@ -43,6 +42,7 @@ from fedge.characterisation.sweep_plan import (
     kind_of_board,
     without_knob,
 )
+from fedge.confidence_interval import Estimate, estimate_ratio, geometric_mean
 from fedge.types import Label, weakest_label
 
 MIN_CHANGE = 0.02

@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.characterisation.point_measurement import SensorTrace
 from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.confidence_interval import mean_of_known
 from fedge.devices.board_spec import build_board_spec, mode_to_wire
 from fedge.devices.jetson_board import CLOCK_TOLERANCE, BoardLease
 from fedge.devices.local_board import (

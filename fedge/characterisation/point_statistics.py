@@ -15,16 +15,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedge.characterisation.confidence_interval import (
-    Estimate,
-    batch_mean_estimate,
-    combine_errors,
-    combine_estimates,
-    make_estimate,
-    make_unbounded_estimate,
-    mean_of_known,
-    widen_by_scatter,
-)
 from fedge.characterisation.point_measurement import (
     PART_FIELDS,
     EpochSummary,
@@ -35,6 +25,16 @@ from fedge.characterisation.point_measurement import (
 )
 from fedge.characterisation.stability import Steadiness, assess_steadiness, describe_drift
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
+from fedge.confidence_interval import (
+    Estimate,
+    batch_mean_estimate,
+    combine_errors,
+    combine_estimates,
+    make_estimate,
+    make_unbounded_estimate,
+    mean_of_known,
+    widen_by_scatter,
+)
 from fedge.types import Floats, Label
 
 T = TypeVar("T")

@@ -42,7 +42,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.characterisation.confidence_interval import batch_means, combine_errors, student_t, variance_inflation
+from fedge.confidence_interval import batch_means, combine_errors, student_t, variance_inflation
 from fedge.types import Floats
 
 

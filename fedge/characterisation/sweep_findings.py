@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 
-from fedge.characterisation.confidence_interval import Estimate, combine_errors, estimate_ratio, student_t
 from fedge.characterisation.findings import (
     SHARE_NAMES,
     FindingFigure,
@@ -44,6 +43,7 @@ from fedge.characterisation.sweep_plan import (
     describe_setting,
     kind_of_board,
 )
+from fedge.confidence_interval import Estimate, combine_errors, estimate_ratio, student_t
 from fedge.pareto import front_mask
 from fedge.types import Floats, Label, PowerMode, weakest_label
 

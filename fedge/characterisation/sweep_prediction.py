@@ -11,7 +11,6 @@ from typing import Any, get_args
 import numpy as np
 
 from fedge.characterisation import sweep_plan
-from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.characterisation.epoch_model import (
     EpochModel,
     EpochPredictions,
@@ -24,6 +23,7 @@ from fedge.characterisation.plan_reader import parse_mode
 from fedge.characterisation.point_measurement import count_epoch_steps
 from fedge.characterisation.sweep_plan import WorkKind, format_mode
 from fedge.characterisation.sweep_store import SweepResult, read_result
+from fedge.confidence_interval import mean_of_known
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
 from fedge.costs.input_pipeline.pipeline_fit import FittedLoader
 from fedge.decisions.candidate_modes import mask_candidates

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from fedge.characterisation.confidence_interval import Estimate, estimate_ratio
 from fedge.characterisation.findings import format_seconds
 from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label
 from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by, group_by_workload
@@ -48,6 +47,7 @@ from fedge.characterisation.sweep_plan import (
     get_knob_value,
     without_knob,
 )
+from fedge.confidence_interval import Estimate, estimate_ratio
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, compute_host_factor, solve_steady_state
 from fedge.types import DeviceSpec, Label, PowerMode

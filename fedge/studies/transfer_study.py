@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import get_args
 
 from fedge import registry
-from fedge.characterisation.confidence_interval import mean_of_known
 from fedge.child_processes import limit_to_one_thread
+from fedge.confidence_interval import mean_of_known
 from fedge.costs.layered_work import find_family
 from fedge.costs.memory.step_table import StepTable, read_step_tables
 from fedge.errors import BadInput, FedgeError, UnknownName

@@ -23,7 +23,6 @@ from experiments.report.page import Card, Section, render_badge, render_page, re
 from experiments.report.quantities import UNKNOWN, capitalise, duration, energy, join_names, number, percent, ratio
 from experiments.report.tables import Cell, Column, Table, build_table, number_cell, percent_cell, text_cell, value_cell
 from fedge.atomic_files import write_text
-from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.findings import SweepFinding, describe_step
 from fedge.characterisation.point_statistics import PointStats
 from fedge.characterisation.sweep_plan import (
@@ -36,6 +35,7 @@ from fedge.characterisation.sweep_plan import (
 )
 from fedge.characterisation.sweep_store import FINDINGS_FILE, SweepResult, to_write_error
 from fedge.characterisation.tuning_advice import TuningAdvice
+from fedge.confidence_interval import Estimate
 from fedge.telemetry import run_folder
 
 FIRST_SHOWN = 8

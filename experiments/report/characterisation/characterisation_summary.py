@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from experiments.report.chart import to_json_value
-from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.findings import SweepFinding
 from fedge.characterisation.knob_effects import KnobEffect
 from fedge.characterisation.point_measurement import PointMeasurement
@@ -22,6 +21,7 @@ from fedge.characterisation.sweep_findings import Variability
 from fedge.characterisation.sweep_plan import KNOBS, MODE_KNOBS, SweepPoint, get_knob_value, kind_of_board
 from fedge.characterisation.sweep_store import SweepResult
 from fedge.characterisation.tuning_advice import TuningAdvice
+from fedge.confidence_interval import Estimate
 from fedge.errors import BadInput
 from fedge.types import PowerMode
 

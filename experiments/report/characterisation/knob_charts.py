@@ -21,8 +21,8 @@ from experiments.report.characterisation.setting_families import NUMERIC_KNOBS, 
 from experiments.report.chart import GREY, SYMBOLS, Chart, ChartFrame, Trace, axis
 from experiments.report.page import Section
 from experiments.report.quantities import UnitScale, capitalise, energy_scale, number, percent, time_scale
-from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.sweep_plan import KNOB_TITLES, describe_point
+from fedge.confidence_interval import Estimate
 
 MAX_BARS = 12
 """Bars per view, with further families in the menu; with the next three constants, a default that keeps bars

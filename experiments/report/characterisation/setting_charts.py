@@ -22,9 +22,9 @@ from experiments.report.chart import ALARM, GREY, SYMBOLS, Chart, ChartFrame, Tr
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
 from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
 from experiments.report.tables import Cell, Column, Table, build_table, percent_cell, text_cell, value_cell
-from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.sweep_findings import Variability
 from fedge.characterisation.sweep_plan import KIND_NAMES, describe_point
+from fedge.confidence_interval import Estimate
 from fedge.pareto import front_mask
 from fedge.types import Floats
 

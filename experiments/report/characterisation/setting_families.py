@@ -18,7 +18,6 @@ from experiments.report.characterisation.characterisation_summary import (
     find_preset_name,
 )
 from experiments.report.quantities import percent
-from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.sweep_plan import (
     CLOCK_KNOBS,
     KNOB_TITLES,
@@ -27,6 +26,7 @@ from fedge.characterisation.sweep_plan import (
     describe_knob,
     format_knob_value,
 )
+from fedge.confidence_interval import Estimate
 
 KNOB_AXES = (
     *("workers", "prefetch", "pinned", "batch_size", "storage", "cache", "mode", *MODE_KNOBS),

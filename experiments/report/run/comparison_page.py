@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from experiments.report import chart
 from experiments.report.chart import GREY, Chart, SeriesStyle, Trace, assign_styles, axis, line_trace, scatter_trace
-from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval
 from experiments.report.page import Section, render_badge, render_page, render_paragraph
 from experiments.report.quantities import (
     UnitScale,
@@ -30,10 +29,11 @@ from experiments.report.quantities import (
 from experiments.report.run import seed_comparison
 from experiments.report.run.loaded_runs import LoadedRun, find_common_goal, find_metric
 from experiments.report.run.prediction_section import error_over_all_modes, explain_missing_errors
-from experiments.report.run.run_names import flatten_experiment
+from experiments.report.run.run_names import find_differences
 from experiments.report.run.run_tables import describe_emulation
 from experiments.report.run.seed_comparison import HeadlineFigure, RunFigure, SeedGroup, format_each
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, swatch_cell, text_cell
+from fedge.confidence_interval import ConfidenceInterval, mean_interval
 
 MEGABYTES, SHARES, COUNTS = format_each(number, 3, "MB"), format_each(percent, 0), format_each(format, ".0f")
 CLIENT_FIGURES = (
@@ -88,7 +88,9 @@ def _runs_table(key: str, runs: Sequence[LoadedRun], columns: Sequence[HeadlineF
 
 def differences_table(runs: Sequence[LoadedRun]) -> Table:
     """Build a table of the experiment fields that differ, with the longer side down; without rows if none differs."""
-    differences = find_experiment_differences(runs)
+    found = find_differences([run.experiment for run in runs])
+    keys = dict.fromkeys(key for one in found for key in one)
+    differences = {key: [one.get(key, "") for one in found] for key in keys}
     if 0 < len(differences) < len(runs):
         rows = tuple(
             (swatch_cell(run.style.colour, run.name), *(text_cell(values[i]) for values in differences.values()))
@@ -97,14 +99,6 @@ def differences_table(runs: Sequence[LoadedRun]) -> Table:
         return Table("differences", ("run", *differences), rows)
     rows = tuple((text_cell(key), *(text_cell(value) for value in values)) for key, values in differences.items())
     return Table("differences", ("field", *(run.name for run in runs)), rows)
-
-
-def find_experiment_differences(runs: Sequence[LoadedRun]) -> dict[str, tuple[str, ...]]:
-    """Return the experiment fields that differ, each with its value per run."""
-    flat = [dict(flatten_experiment(run.experiment)) for run in runs]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    values = {key: tuple(str(one.get(key, "")) for one in flat) for key in keys}
-    return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
 
 
 def labels_table(runs: Sequence[LoadedRun]) -> Table:

@@ -104,12 +104,12 @@ def _describe_differences(experiments: Sequence[Experiment]) -> list[str]:
     return names if len(set(names)) == len(names) and len(keys) <= MAX_NAME_FIELDS else [""] * len(names)
 
 
-def find_differences(experiments: Sequence[Experiment], without: Collection[str]) -> list[dict[str, str]]:
+def find_differences(experiments: Sequence[Experiment], without: Collection[str] = ()) -> list[dict[str, str]]:
     """Return for each experiment the fields in which they differ, with its values; one that it has not is left out.
 
     Args:
         experiments: The experiments.
-        without: Keys of the file that are not compared, with all that is below them.
+        without: Keys of the file that are not compared, with all that is below them; a network's layers never are.
     """
     flat = [dict(_list_fields(one, without)) for one in experiments]
     values: dict[str, set[str]] = {}
@@ -122,7 +122,7 @@ def find_differences(experiments: Sequence[Experiment], without: Collection[str]
 
 
 def _list_fields(experiment: Experiment, without: Collection[str]) -> Iterator[tuple[str, str]]:
-    for key, value in flatten_experiment(experiment):
+    for key, value in _flatten("", experiment.model_dump(mode="json")):
         if re.split(r"[.\[]", key, maxsplit=1)[0] not in without and not key.startswith(NETWORK_LAYERS):
             yield key, str(value)
 
@@ -132,12 +132,8 @@ def _is_name(key: str) -> bool:
     return key == "name" or key.endswith(".name")
 
 
-def flatten_experiment(experiment: Experiment) -> Iterator[tuple[str, Any]]:
-    """Yield every field that is set, by its path: ``policy.name``, ``fleet[0].count``."""
-    return _flatten("", experiment.model_dump(mode="json"))
-
-
 def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every field that is set, by its path: ``policy.name``, ``fleet[0].count``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flatten(f"{prefix}.{key}" if prefix else str(key), inner)

@@ -11,7 +11,6 @@ from typing import Any
 from markupsafe import Markup
 
 from experiments.report.chart import Chart, Trace, axis, band_trace, line_trace, round_axis, xy_chart
-from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval, paired_interval
 from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import (
     UNKNOWN,
@@ -29,6 +28,7 @@ from experiments.report.quantities import (
 from experiments.report.run.loaded_runs import LoadedRun, find_common_goal, find_metric
 from experiments.report.run.run_names import experiment_key
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
+from fedge.confidence_interval import ConfidenceInterval, mean_interval, paired_interval
 
 RunFigure = Callable[[LoadedRun], float | None]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from experiments.report.confidence_intervals import ConfidenceInterval
 from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import UNKNOWN, duration, energy, percent
 from experiments.report.run.seed_comparison import HeadlineFigure, describe_summary_figure
@@ -22,6 +21,7 @@ from experiments.sweeps.sweep_summary import (
     list_point_folders,
     read_summary,
 )
+from fedge.confidence_interval import ConfidenceInterval
 from fedge.errors import BadInput
 
 SWEEP_LEAD = (

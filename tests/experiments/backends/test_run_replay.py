@@ -22,9 +22,9 @@ from experiments.backends.run_replay import (
 )
 from experiments.cli import main
 from experiments.cli.finished_runs import _list_notes
-from experiments.report.confidence_intervals import student_t
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
+from fedge.confidence_interval import student_t
 from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
 from fedge.experiment import list_boards
@@ -182,5 +182,5 @@ def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_t
         return math.log(figure.high / figure.low) / 2
 
     assert 0.3 * PRIOR_SD_LOG < interval(agreed) < 3 * PRIOR_SD_LOG
-    plain = student_t(0.95, 63) * statistics.stdev(spread) * math.sqrt(1 + 1 / 64)
+    plain = student_t(63, 0.9) * statistics.stdev(spread) * math.sqrt(1 + 1 / 64)
     assert interval(spread) == pytest.approx(plain, rel=0.02)

@@ -8,7 +8,6 @@ from contracts.characterised_points import Noise, Truth, sweep, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.findings import (
     FINDING_KINDS,
     TEMPLATES,
@@ -26,6 +25,7 @@ from fedge.characterisation.knob_effects import compute_effects_from_first, comp
 from fedge.characterisation.point_statistics import PointStats, pool_repeats
 from fedge.characterisation.sweep_findings import compute_plane, compute_pooled_findings
 from fedge.characterisation.sweep_plan import MODE_KNOBS, ORDERED_KNOBS, UNORDERED_KNOBS, SweepPoint
+from fedge.confidence_interval import Estimate
 from fedge.types import PowerMode
 
 POINT = SweepPoint("nano-1", "net", mode=PowerMode(4, 1479.0, 921.6, 1600.0))

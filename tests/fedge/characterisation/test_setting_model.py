@@ -7,7 +7,6 @@ from contracts.characterised_points import Noise, Truth, finished, sweep, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.point_statistics import PointStats, compute_point_stats, pool_repeats
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
@@ -21,6 +20,7 @@ from fedge.characterisation.setting_model import (
     waiting_power_w,
 )
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
+from fedge.confidence_interval import Estimate
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
 from fedge.costs.input_pipeline.pipeline_model import solve_steady_state
 from fedge.types import PowerMode

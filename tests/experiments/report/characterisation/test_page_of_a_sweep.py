@@ -22,10 +22,10 @@ from experiments.report.characterisation.characterisation_summary import (
     summarise_settings,
 )
 from experiments.report.chart import to_json_value
-from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import SweepResult
 from fedge.characterisation.tuning_advice import TuningAdvice
+from fedge.confidence_interval import Estimate
 from fedge.errors import BadInput
 from fedge.types import PowerMode
 

@@ -27,10 +27,10 @@ from experiments.report.characterisation.setting_families import (
     format_axis_value,
     split_by_scale,
 )
-from fedge.characterisation.confidence_interval import Estimate, make_unbounded_estimate
 from fedge.characterisation.point_statistics import compute_point_stats
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import SweepResult
+from fedge.confidence_interval import Estimate, make_unbounded_estimate
 from fedge.types import PowerMode
 
 Made = Callable[..., tuple[SettingSummary, ...]]

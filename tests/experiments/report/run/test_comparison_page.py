@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.report.confidence_intervals import ConfidenceInterval
 from experiments.report.run.comparison_page import RunPoint, build_pareto_charts, describe_groups, list_front
 from experiments.report.run.loaded_runs import load_runs
 from experiments.report.run.run_page import write_report
 from experiments.report.run.seed_comparison import group_by_experiment
+from fedge.confidence_interval import ConfidenceInterval
 
 PLACES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12)
 

@@ -7,8 +7,9 @@ import pytest
 from contracts.characterised_points import series
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t as scipy_t
 
-from fedge.characterisation.confidence_interval import (
+from fedge.confidence_interval import (
     Estimate,
     batch_mean_estimate,
     combine_errors,
@@ -18,17 +19,27 @@ from fedge.characterisation.confidence_interval import (
     make_estimate,
     make_unbounded_estimate,
     mean_estimate,
+    mean_interval,
+    paired_interval,
     student_t,
     widen_by_scatter,
 )
 
+FIGURES = st.floats(-1e6, 1e6).map(lambda value: round(value, 3))
 
-@pytest.mark.parametrize(
-    ("freedom", "value"),
-    [(1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (19, 2.093), (30, 2.042), (100, 1.984)],
-)
-def test_students_t_is_that_of_the_tables(freedom, value):
-    assert student_t(freedom) == pytest.approx(value, rel=2e-3)
+
+@given(degrees=st.integers(1, 3000), confidence=st.floats(0.001, 0.999))
+def test_students_t_is_that_of_scipy_for_whole_degrees_of_freedom(degrees, confidence):
+    assert student_t(degrees, confidence) == pytest.approx(scipy_t.ppf((1 + confidence) / 2, degrees), rel=1e-8)
+
+
+@given(freedom=st.floats(1.0, 3000.0))
+def test_students_t_is_near_that_of_scipy_for_others(freedom):
+    assert student_t(freedom) == pytest.approx(scipy_t.ppf(0.975, freedom), rel=0.03)
+
+
+def test_less_than_one_degree_of_freedom_says_nothing():
+    assert student_t(0.5) == math.inf
 
 
 @given(st.floats(1.0, 50.0), st.floats(0.01, 5.0))
@@ -111,3 +122,46 @@ def test_the_ratios_of_boards_are_taken_together_in_logarithms():
     assert found.value == pytest.approx(1.0)
     assert found.low < 0.5
     assert found.high > 2.0
+
+
+@given(st.lists(FIGURES, min_size=2, max_size=12))
+def test_the_interval_is_that_of_scipy(values):
+    found = mean_interval(values)
+    spread = math.sqrt(sum((v - sum(values) / len(values)) ** 2 for v in values) / (len(values) - 1))
+    assert found.n == len(values)
+    assert found.mean == pytest.approx(sum(values) / len(values), abs=1e-6)
+    if spread > 1e-3:
+        low, high = scipy_t.interval(0.95, len(values) - 1, loc=found.mean, scale=spread / math.sqrt(len(values)))
+        assert (found.low, found.high) == (pytest.approx(low, rel=1e-6), pytest.approx(high, rel=1e-6))
+
+
+def test_one_figure_has_no_interval_and_none_has_no_mean():
+    one = mean_interval([None, 4.0, math.nan])
+    assert (one.mean, one.half_width, one.n, one.verdict) == (4.0, None, 1, "one seed")
+    assert mean_interval([None]) is None
+
+
+def test_pairs_decide_what_two_intervals_leave_open():
+    ours, theirs = {1: 10.0, 2: 20.0, 3: 30.0}, {1: 11.0, 2: 21.1, 3: 30.9, 4: 500.0}
+    assert mean_interval([*ours.values()]).high > mean_interval([11.0, 21.1, 30.9]).low
+    found = paired_interval(ours, theirs)
+    assert (found.n, found.verdict) == (3, "lower")
+    assert found.mean == pytest.approx(-1.0)
+
+
+@given(st.dictionaries(st.integers(0, 9), FIGURES), st.dictionaries(st.integers(0, 9), FIGURES))
+def test_a_difference_turned_round_is_its_negative(ours, theirs):
+    forth, back = paired_interval(ours, theirs), paired_interval(theirs, ours)
+    if forth is None:
+        assert back is None
+        assert not ours.keys() & theirs.keys()
+    else:
+        assert (forth.mean, forth.n) == (pytest.approx(-back.mean), back.n)
+        if forth.half_width is not None:
+            assert forth.half_width == pytest.approx(back.half_width)
+
+
+def test_the_verdict_needs_the_whole_interval_on_one_side():
+    assert paired_interval({1: 1.0, 2: 2.0}, {1: 0.0, 2: 0.9}).verdict == "higher"
+    assert paired_interval({1: 1.0, 2: 2.0}, {1: 0.0, 2: 3.0}).verdict == "undecided"
+    assert paired_interval({1: 1.0, 2: 2.0}, {1: 1.0, 2: 2.0}).verdict == "equal"

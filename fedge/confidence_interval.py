@@ -1,4 +1,4 @@
-"""Means with 95 % confidence intervals: of independent values, of an autocorrelated series, of a ratio.
+"""Means with 95 % confidence intervals: of independent values, an autocorrelated series, a ratio, pairs of seeds.
 
 Symbols: x_1 .. x_n values, m their mean, s their standard deviation, se the mean's standard error, t(v) the value that
 Student's t with v degrees of freedom exceeds in 2.5 % of all cases. The interval is m -+ t(n - 1) se.
@@ -14,16 +14,22 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
 from fedge.types import Floats
 
 CONFIDENCE = 0.95
+"""Conventional level."""
+BISECTIONS = 60
+"""More than a float has bits, so bisection ends at full precision."""
+MIN_EXPANDED_FREEDOM = 200
+"""Below, the expansion errs by more than 1e-9; above, the exact sum becomes long."""
 MAX_BATCHES = 20
 """The middle of the 10 to 30 batches that Schmeiser found sufficient."""
 MIN_BATCH_SIZE = 5
@@ -78,25 +84,47 @@ def make_unbounded_estimate(value: float) -> Estimate:
 def student_t(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return the two-sided quantile of Student's t; infinite below 1 degree of freedom.
 
-    ``confidence`` is the probability of the interval, from 0 to 1.
+    Exact for whole degrees of freedom; between them its logarithm is interpolated in their inverse; from
+    ``MIN_EXPANDED_FREEDOM`` on it is an asymptotic expansion (relative error below 1e-9).
 
-    Exact for 1 and 2 degrees of freedom, interpolated in the inverse degrees of freedom up to 3, and from 3 on by an
-    asymptotic expansion (error 0.2 % at 3, less above): Abramowitz and Stegun, 26.7.5.
+    Args:
+        freedom: Degrees of freedom, not necessarily whole.
+        confidence: Probability of the interval, from 0 to 1.
+
+    References:
+        Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 to 26.7.5.
     """
     if freedom < 1:
         return math.inf
-    if freedom < 3:
-        lower, upper = (1, 2) if freedom < 2 else (2, 3)
-        share = (1 / lower - 1 / freedom) / (1 / lower - 1 / upper)
-        return (1 - share) * _student_t_from_3(lower, confidence) + share * _student_t_from_3(upper, confidence)
-    return _student_t_from_3(freedom, confidence)
+    if freedom >= MIN_EXPANDED_FREEDOM:
+        return _expand_student_t(freedom, confidence)
+    below = math.floor(freedom)
+    share = (1 / below - 1 / freedom) * below * (below + 1)
+    exact = _invert_student_t(below, confidence)
+    return exact if share == 0 else exact ** (1 - share) * _invert_student_t(below + 1, confidence) ** share
 
 
-def _student_t_from_3(v: float, confidence: float) -> float:
-    if v == 1:
-        return math.tan(math.pi * confidence / 2)
-    if v == 2:
-        return confidence * math.sqrt(2 / (1 - confidence**2))
+def _invert_student_t(degrees: int, confidence: float) -> float:
+    """Find the angle whose tangent, times the root of the degrees, is the quantile, by bisection."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_t_probability(middle, degrees) < confidence else (low, middle)
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _student_t_probability(angle: float, degrees: int) -> float:
+    """Return the probability of |t| < sqrt(degrees) tan(angle), by Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = degrees % 2
+    term, total = cosine if odd else 1.0, 0.0
+    for i in range(2 + odd, degrees + 1, 2):
+        total += term
+        term *= cosine * cosine * (i - 1) / i
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def _expand_student_t(v: float, confidence: float) -> float:
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     terms = (
         (z**3 + z) / 4,
@@ -235,3 +263,60 @@ def geometric_mean(found: Sequence[Estimate]) -> Estimate:
     logs = [Estimate(math.log(one.value), math.log(one.low), math.log(one.high), one.n) for one in found]
     mean = combine_estimates(logs)
     return Estimate(math.exp(mean.value), math.exp(mean.low), math.exp(mean.high), mean.n)
+
+
+# Over seeds -----------------------------------------------------------------------------------------------------------
+
+Verdict = Literal["higher", "lower", "equal", "undecided", "one seed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceInterval:
+    """A mean with its confidence interval.
+
+    Attributes:
+        half_width: Half the interval's width, in the unit of the mean; None for a single value.
+    """
+
+    mean: float
+    half_width: float | None
+    n: int
+
+    @property
+    def low(self) -> float:
+        return self.mean - (self.half_width or 0.0)
+
+    @property
+    def high(self) -> float:
+        return self.mean + (self.half_width or 0.0)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Interpretation of a difference: the side of zero on which the whole interval lies, if it does."""
+        if self.half_width is None:
+            return "one seed"
+        if self.mean == self.half_width == 0:
+            return "equal"
+        return "higher" if self.low > 0 else "lower" if self.high < 0 else "undecided"
+
+
+def mean_interval(values: Sequence[float | None]) -> ConfidenceInterval | None:
+    """Return the mean and interval of the known, finite values, one per seed; None if there is none."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    n = len(known)
+    if not n:
+        return None
+    mean = math.fsum(known) / n
+    if n == 1:
+        return ConfidenceInterval(mean, None, 1)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))
+    return ConfidenceInterval(mean, student_t(n - 1) * spread / math.sqrt(n), n)
+
+
+def paired_interval(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> ConfidenceInterval | None:
+    """Return the interval of the paired difference ``ours - theirs`` over the seeds known in both, or None without one.
+
+    Runs with the same seed have the same boards, data shares and noise, so the seed's effect cancels out.
+    """
+    pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    return mean_interval([None if a is None or b is None else a - b for a, b in pairs])
