@@ -49,7 +49,7 @@ wheel: setup ## Build the wheel and the source archive into dist/
 	@ls dist/fedge-*
 
 quickstart: setup ## Emulate a small fleet for a few rounds and write the report
-	@$(BIN)/fedge run experiments/configs/quickstart.yaml --backend local
+	@$(BIN)/fedge run experiments/configs/quickstart.yaml
 
 test: setup ## All tests that this machine can run, except test-long, test-monitor and test-fleet
 	@$(RUN_TESTS) -m "not long and not fleet and not monitor"

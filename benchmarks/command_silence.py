@@ -49,7 +49,7 @@ devices show agx-orin
 devices modes agx-orin
 devices record --out root.tar.gz
 run {CONFIGS}/quickstart.yaml --dry-run
-run {CONFIGS}/quickstart.yaml --backend local --folder runs/run
+run {CONFIGS}/quickstart.yaml --folder runs/run
 resume runs/run
 status runs/run
 runs

@@ -543,7 +543,7 @@ class Experiment(_SpecModel):
     name: Annotated[str, Field(pattern=WORD)] = "experiment"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
-    backend: Literal["local", "sim", "fleet", "flower"] = "sim"
+    backend: Literal["local", "sim", "fleet", "flower"] = "local"
     """``local``: in this process, in longer runs one of ``jobs``. ``sim``: Flower's simulation runtime on Ray.
     ``fleet``: real boards. ``flower`` stands in the rows of a Flower app (``fedge.flower.PowerAware``), which fedge
     itself cannot start.

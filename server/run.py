@@ -58,21 +58,24 @@ def run_experiment(
     """
     with _report_disk_errors(folder):
         tables = RunTables(folder)
-        state = checkpoint.load_latest(folder / CHECKPOINTS)
-        tables.forget_after(state.round if state else -1)
-        _check_rows(folder, state.round if state else 0)
-        with ExportingTables(tables, build_factories(experiment, folder)) as telling:
-            coordinator = build_coordinator(
-                experiment,
-                port=port,
-                tables=telling,
-                checkpoints=folder / CHECKPOINTS,
-                on_round=on_round,
-                overdue=overdue,
-                knowledge=read_run_knowledge(folder),
-            )
-            arrays = coordinator.run(state).arrays
-        tables.close()
+        try:
+            state = checkpoint.load_latest(folder / CHECKPOINTS)
+            tables.forget_after(state.round if state else -1)
+            _check_rows(folder, state.round if state else 0)
+            with ExportingTables(tables, build_factories(experiment, folder)) as exported:
+                coordinator = build_coordinator(
+                    experiment,
+                    port=port,
+                    tables=exported,
+                    checkpoints=folder / CHECKPOINTS,
+                    on_round=on_round,
+                    overdue=overdue,
+                    knowledge=read_run_knowledge(folder),
+                )
+                arrays = coordinator.run(state).arrays
+            tables.seal()
+        finally:
+            tables.release()  # a failed run can be resumed by the same process
         save_model(folder / MODEL, arrays)
 
 

@@ -62,7 +62,7 @@ def run(
 ) -> None:
     """Run an experiment and write its run folder.
 
-    Example: fedge run experiments/configs/quickstart.yaml --backend local --set rounds=3
+    Example: fedge run experiments/configs/quickstart.yaml --set rounds=3
     """
     from experiments.spec import experiment_checks
     from experiments.spec.experiment_loader import blame_overrides, load_experiment, parse_override

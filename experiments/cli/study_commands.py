@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -336,4 +337,5 @@ def _print_figures(console: Console, paper: Reproduction, figures: Sequence[Repr
 
 def _count_decimals(figure: ReproducedFigure) -> int:
     """Return the decimals to show: those of the published figure, but one at least unless ours is a count."""
-    return 0 if isinstance(figure.ours, int) else max(1, len(figure.published.partition(".")[2]))
+    decimals = re.search(r"\.(\d+)", figure.published)
+    return 0 if isinstance(figure.ours, int) else len(decimals[1]) if decimals else 1

@@ -266,11 +266,15 @@ def fetch_folder(server: ServerConnection, job: str, folder: Path) -> bool:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     try:
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as sent:
+        # Errors go to a file: a pipe that nobody reads meanwhile would stop the transfer when it is full.
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said) as sent,
+        ):
             broken = _unpack(sent, fresh)
-            stderr = sent.stderr.read().decode("utf-8", "replace") if sent.stderr else ""
+            sent.wait()
+            said.seek(0)
+            stderr = said.read().decode("utf-8", "replace")
         if sent.returncode == 3:
             return False
         if sent.returncode != 0 or broken:
@@ -286,10 +290,13 @@ def fetch_folder(server: ServerConnection, job: str, folder: Path) -> bool:
 
 
 def _unpack(sent: subprocess.Popen[bytes], fresh: Path) -> str:
-    """Unpack the transferred tar; return an error message, empty on success."""
-    try:
-        with tarfile.open(fileobj=sent.stdout, mode="r|") as tar:
-            tar.extractall(fresh, filter="data")
-    except (tarfile.TarError, OSError) as error:
-        return str(error)
+    """Unpack the transferred tar and end the transfer; return an error message, empty on success."""
+    assert sent.stdout is not None
+    # Closed also where unpacking stopped half-way, so that the sender does not wait for a reader.
+    with sent.stdout:
+        try:
+            with tarfile.open(fileobj=sent.stdout, mode="r|") as tar:
+                tar.extractall(fresh, filter="data")
+        except (tarfile.TarError, OSError) as error:
+            return str(error)
     return ""

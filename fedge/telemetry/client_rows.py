@@ -12,7 +12,7 @@ from fedge.devices.battery import BatteryCharge
 from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
 from fedge.telemetry.round_columns import CompletedWork
 from fedge.telemetry.store_records import ClientRow, Status
-from fedge.types import RoundReport
+from fedge.types import LinkUse, RoundReport
 from fedge.wire import ReplyMessage
 
 
@@ -99,13 +99,22 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         accuracy=report.accuracy if has_result else None,
         throttled=any(measured.throttled for measured in report.parts),
         staleness=0 if done else None,
-        moved_mb=report.link.moved_mb,
+        moved_mb=_compute_moved_mb(report.link, spent),
         **{name: getattr(report, name) for name in REPORTED_COLUMNS},
         **_mode_columns(report),
         **_memory_columns(report),
         **work_columns(report, spent),
         **_truth_columns(report, radio_j=spent.radio_j, round_s=part.round_s, maxn_s=maxn_s, whole=part.whole),
     )
+
+
+def _compute_moved_mb(link: LinkUse, spent: CompletedWork) -> float:
+    """Return the MB moved by a client that may have been cut off during a transfer; both directions carry one model."""
+    if spent.up_s >= link.up_s:
+        return link.moved_mb
+    down_mb = link.moved_mb / (1.0 + link.up_share)
+    down_share = min(1.0, spent.down_s / link.down_s) if link.down_s > 0 else 1.0
+    return down_mb * (down_share + link.up_share * spent.up_s / link.up_s)
 
 
 def failed_row(opening: RoundStart, part: ClientPart, answer: ReplyMessage) -> ClientRow:

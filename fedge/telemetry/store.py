@@ -171,9 +171,15 @@ class RunTables:
 
     def close(self) -> None:
         """Convert all write-ahead files to parts, release the lock, and leave Arrow's threads as they were."""
+        try:
+            self.seal()
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Release the lock, and leave Arrow's threads as they were; write-ahead files stay as they are."""
         import pyarrow as pa
 
-        self.seal()
         self._lock.release()
         pa.set_io_thread_count(self._threads_before)
 

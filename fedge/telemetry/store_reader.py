@@ -100,7 +100,7 @@ def read_new_rounds(folder: Path, known: Sequence[RoundRow]) -> list[RoundRow]:
         known: The rounds that were read before; a resumed run may have repeated some of them, then all are read.
     """
     tail = read_rows(folder, RoundRow, since_round=known[-1].round if known else None)
-    if known and (not tail or tail[0] != known[-1]):
+    if known and (not tail or repr(tail[0]) != repr(known[-1])):  # a loss that is no number differs from itself
         return read_rows(folder, RoundRow)
     return [*known[:-1], *tail]
 

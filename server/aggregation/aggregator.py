@@ -109,6 +109,7 @@ class Aggregator:
 
     def __init__(self, strategy: Strategy, seed: int, buffers: Collection[str] = ()) -> None:
         self._strategy = strategy
+        self._settings = {path: array for path, array in _export_state(strategy).items() if NUMBER in path}
         self._seed = seed
         self._buffers = frozenset(buffers)
 
@@ -197,8 +198,12 @@ class Aggregator:
         }
 
     def export_state(self) -> dict[str, np.ndarray]:
-        """Return the strategy's own arrays (such as momentum) in a flat mapping, for a checkpoint."""
-        return _export_state(self._strategy)
+        """Return the strategy's arrays (such as momentum) and what changed of its numbers, flat, for a checkpoint.
+
+        Numbers that are still as they were built are settings, which a resumed run takes from its experiment.
+        """
+        state = _export_state(self._strategy)
+        return {path: array for path, array in state.items() if NUMBER not in path or self._settings.get(path) != array}
 
     def restore_state(self, memory: Mapping[str, np.ndarray]) -> None:
         """Restore the strategy's state from the result of ``export_state``."""
@@ -253,8 +258,12 @@ def build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDict
     return RecordDict({"arrays": hold_arrays(learnt), "metrics": MetricRecord(metrics)})
 
 
+NUMBER = "/number/"
+"""In the path of a number of the strategy's state."""
+
+
 def _export_state(strategy: Any) -> dict[str, np.ndarray]:
-    """Collect every array and float among the strategy's attributes, keyed by ``attribute/kind/index/key``.
+    """Collect every array and number among the strategy's attributes, keyed by ``attribute/kind/index/key``.
 
     The index keeps the order: some strategies hold their momentum as a list in the order of the arrays.
     """
@@ -275,8 +284,8 @@ def _flatten_value(value: Any) -> tuple[str, Mapping[str, np.ndarray]]:
         return "dict", value
     if isinstance(value, list) and all(isinstance(v, np.ndarray) for v in value):
         return "list", {str(i): v for i, v in enumerate(value)}
-    if isinstance(value, float):
-        return "float", {"0": np.array(value)}
+    if isinstance(value, int | float):
+        return "number", {"0": np.array(value)}
     return "nothing", {}
 
 
@@ -284,7 +293,8 @@ _REBUILD_BY_KIND: dict[str, Callable[[dict[str, np.ndarray]], Any]] = {
     "record": to_array_record,
     "dict": dict,
     "list": lambda values: list(values.values()),
-    "float": lambda values: float(values["0"]),
+    "number": lambda values: values["0"].item(),
+    "float": lambda values: values["0"].item(),  # of earlier checkpoints
 }
 
 

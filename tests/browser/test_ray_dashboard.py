@@ -115,7 +115,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder, output, port = place / "run", place / "output", find_free_port()
     command = [
         *(sys.executable, "-m", "experiments.cli.main", "run", "experiments/configs/quickstart.yaml"),
-        *("--ray-dashboard", "--folder", str(folder), "--set", "rounds=2000", "--set", "workload.local_epochs=0.2"),
+        *("--backend", "sim", "--ray-dashboard", "--folder", str(folder), "--set", "rounds=2000"),
+        *("--set", "workload.local_epochs=0.2"),
         *("--set", f"fleet={FLEET}"),
     ]
     host = f"http://127.0.0.1:{port}"

@@ -21,6 +21,15 @@ def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path):
         run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort(lambda _: {}), tmp_path)
 
 
+def test_a_failed_run_lets_its_own_process_resume_it(tmp_path):
+    state = checkpoint.RunState(3, checkpoint.FleetState(9.0), {"w": np.zeros(2, np.float32)})
+    checkpoint.save(tmp_path / "checkpoints", state)
+    with pytest.raises(BadInput):
+        run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort(lambda _: {}), tmp_path)
+
+    RunTables(tmp_path).close()
+
+
 def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path):
     experiment = Experiment(name="digits", fleet=(FleetEntry(device="nano"),))
     folders = [tmp_path / each / "run" for each in ("here", "there")]

@@ -169,7 +169,7 @@ def choose_settings(settings: Sequence[SettingSummary], most: int) -> list[tuple
     All if there are few, else a typical one, the extremes, and evenly spaced ones, which have no reason.
     """
     chosen: dict[str, tuple[SettingSummary, str]] = {}
-    spaced = settings[:: max(1, len(settings) // most)]
+    spaced = settings[:: max(1, math.ceil(len(settings) / most))]
     for one, why in [*_list_notable(settings), *((one, "") for one in (*spaced, *settings))]:
         chosen.setdefault(one.key, (one, why))
     return list(chosen.values())[:most]

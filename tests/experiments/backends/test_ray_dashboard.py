@@ -20,8 +20,8 @@ from fedge.experiment import Experiment, ExporterSpec, FleetEntry
 CLUSTER = {"RAY_ADDRESS": "10.0.0.5:6379"}
 
 
-def _experiment(**more: Any) -> Experiment:
-    return Experiment(fleet=(FleetEntry(device="nano"),), **more)
+def _experiment(backend: str = "sim", **more: Any) -> Experiment:
+    return Experiment(fleet=(FleetEntry(device="nano"),), backend=backend, **more)
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,22 @@ def test_a_run_without_a_folder_fetches_nothing(server, tmp_path):
     assert not list((tmp_path / "runs").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("sender", "message"),
+    [
+        ("yes", "not fetched: .*(header|tar)"),
+        ("head -c 300000 /dev/zero | tr '\\0' e >&2; tar -cf - .; exit 1", "not fetched: hub: e{100}"),
+    ],
+    ids=["no tar, for ever", "more errors than a pipe holds"],
+)
+def test_a_transfer_that_goes_wrong_ends_and_is_told(server, tmp_path, monkeypatch, sender, message):
+    monkeypatch.setattr(type(server), "command", lambda *_: ["sh", "-c", f"cd {tmp_path}; {sender}"])
+    with pytest.raises(RunFailed, match=message):
+        remote_run.fetch_folder(server, "job", tmp_path / "runs" / "run")
+
+    assert not list((tmp_path / "runs").iterdir())
+
+
 def test_a_server_that_lets_nobody_in_is_told_with_what_to_try(sshd, tmp_path):
     (tmp_path / "authorized").write_text("", encoding="utf-8")
     with pytest.raises(RunFailed, match=r"hub: .*Permission denied.*by hand"):

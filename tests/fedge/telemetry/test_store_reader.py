@@ -1,6 +1,7 @@
 """Readers see one moment of a store that is being written, also of damaged files."""
 
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,10 @@ def test_new_rounds_join_the_known_ones_and_rounds_that_a_resumed_run_repeats_re
         known, before = read_new_rounds(tmp_path, known), known
         assert known == read_rows(tmp_path, RoundRow)
         assert all(old is new for old, new in zip(before[:-1], known, strict=False)), "not read again"
+    diverged = dataclasses.replace(round_row(4), loss=math.nan)
+    tables.append([diverged])
+    before = read_new_rounds(tmp_path, known)
+    assert all(old is new for old, new in zip(before[:-1], read_new_rounds(tmp_path, before), strict=False))
     tables.forget_after(1)
     assert read_new_rounds(tmp_path, known) == [round_row(1)]
     tables.append([dataclasses.replace(round_row(number), energy_j=7.0) for number in (2, 3)])

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from flwr.serverapp.strategy import FedAvg
 
 from fedge.errors import FedgeError
 from fedge.experiment import StrategySpec
@@ -78,6 +79,27 @@ def test_a_strategy_with_a_memory_goes_on_after_a_checkpoint_as_if_nothing_had_h
     resumed = second.aggregate(3, halfway, contributions(3))
 
     assert resumed["weight"].tobytes() == arrays["weight"].tobytes()
+
+
+class CountingStrategy(FedAvg):
+    """Changes two numbers of its own."""
+
+    def __init__(self, step: float = 1.0) -> None:
+        super().__init__(min_train_nodes=1, min_available_nodes=1)
+        self.step, self.rounds, self.ended = step, 0, False
+
+    def aggregate_train(self, server_round, replies):
+        self.rounds, self.ended = self.rounds + 1, True
+        return super().aggregate_train(server_round, replies)
+
+
+def test_a_checkpoint_has_the_numbers_that_a_strategy_changed_and_none_of_its_settings():
+    first, changed = CountingStrategy(), CountingStrategy(step=0.5)
+    memory = Aggregator(first, 1)
+    memory.aggregate(1, MODEL, contributions(1))
+    Aggregator(changed, 1).restore_state(memory.export_state())
+
+    assert (changed.rounds, changed.ended, changed.step) == (1, True, 0.5)
 
 
 @pytest.mark.parametrize("name", ["FedProx", "FedAsync"])

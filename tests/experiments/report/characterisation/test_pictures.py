@@ -150,6 +150,9 @@ def test_what_is_drawn_in_detail_says_why(settings):
     picked = choose_settings(settings, 5)
     assert len(picked) == 5
     assert picked[0][1] == "typical"
+    most = len(settings) - 1
+    spaced = settings[:: -(-len(settings) // most)]
+    assert {one.key for one in spaced} <= {one.key for one, _ in choose_settings(settings, most)}
     assert {why for _, why in picked} >= {"most stall", "longest epoch"}
     assert len(choose_settings(settings, 99)) == len(settings)
     assert choose_settings((), 5) == []
