@@ -307,7 +307,7 @@ def _build_time_logs(
     logs[_INDEX["gpu_s"]] += grown
     logs[_INDEX["mem_s"]] += grown
     logs[_INDEX["launch_s"]] = math.log(parts.launch_s)
-    if batch.layers.loading == "inline":
+    if batch.layers.loading == "inline" and not any(_find_loading(profile) == "inline" for profile in loaded):
         inline_s = batch.size * (IMAGE_MPIXEL + batch.layers.image_mpixel) * DECODE_S_PER_MPIXEL
         logs[_INDEX["host_s"]] = np.logaddexp(logs[_INDEX["host_s"]], math.log(inline_s / device.cpu_score.value))
     return np.asarray(logs)
@@ -316,6 +316,7 @@ def _build_time_logs(
 def _loading_logs(profile: CostProfile, batch: LayeredBatch) -> Floats:
     """Return a profile's log time parameters, with preprocessing scaled by samples and fixed time by operators.
 
+    Where samples are loaded between steps, preprocessing is nearly all of the host's time, which scales likewise.
     Nothing is loaded in the steps of a cached batch: what several cores do beside launching grows with the operators.
     """
     logs = profile.coefficients.time.copy()
@@ -326,9 +327,10 @@ def _loading_logs(profile: CostProfile, batch: LayeredBatch) -> Floats:
     logs[_INDEX["fixed_s"]] += operators
     if batch.layers.loading == known.layers.loading == "cached":
         logs[_INDEX["prep_s"]] += operators
-    if batch.layers.loading == known.layers.loading == "workers":
+    loads = {"workers": "prep_s", "inline": "host_s"}.get(batch.layers.loading)
+    if loads is not None and batch.layers.loading == known.layers.loading:
         each = (IMAGE_MPIXEL + batch.layers.image_mpixel) / (IMAGE_MPIXEL + known.layers.image_mpixel)
-        logs[_INDEX["prep_s"]] += math.log(each * batch.size / known.size)
+        logs[_INDEX[loads]] += math.log(each * batch.size / known.size)
     return logs
 
 

@@ -1,6 +1,7 @@
 """Workloads without a table: priced by their layers, held against measured tables that were left out in turn."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec
 from fedge.modes import build_grid
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.physics.time_power_model import TIME_NAMES, compute_power_w, compute_step_s
 from fedge.types import LayerWork, OperationCounts, ProfileTable, Workload
 
 SPECS = load_catalogue()
@@ -109,7 +110,16 @@ def test_loading_between_minibatches_takes_the_time_of_the_images_decoded():
     seconds = [
         _top_s(estimate_network_cost(ORIN, Workload("mine", 16, layers=each), SPECS)) for each in (inline, large)
     ]
-    assert seconds[1] - seconds[0] == pytest.approx(16 * 7e-3, rel=0.05)
+    assert seconds[1] - seconds[0] == pytest.approx(16 * 7e-3, rel=0.1)
+
+
+def test_loading_that_a_profile_has_between_its_minibatches_counts_once_and_grows_with_the_samples():
+    profile = find_cost_profile(ORIN, "yolov8n-coco", SPECS)
+    own = estimate_network_cost(ORIN, _work("yolov8n-coco", profile.batch_size), SPECS)
+    assert _top_s(own) == pytest.approx(_top_s(profile), rel=0.1)
+    twice = estimate_network_cost(ORIN, _work("yolov8n-coco", 2 * profile.batch_size), SPECS)
+    host_s = [math.exp(one.coefficients.time[TIME_NAMES.index("host_s")]) for one in (own, twice)]
+    assert host_s[1] == pytest.approx(2 * host_s[0])
 
 
 NOTHING = LayerWork("nothing", OperationCounts(0.0, 0.0, 0.0, 0.0, 0.0, 0))
