@@ -444,8 +444,8 @@ class Trace:
     """A board's sensor values over time as columns: element i of every column belongs to interval i.
 
     Intervals are in order and do not overlap; there may be gaps between them. ``power_w`` is the mean over the
-    interval,
-    so that the sum of ``power_w * span_s`` is the energy however the samples were averaged. Unknown values are None.
+    interval, so that the sum of ``power_w * span_s`` is the energy however the samples were averaged. Unknown values
+    are None.
     """
 
     start_s: tuple[float, ...] = ()

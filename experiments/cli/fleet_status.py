@@ -32,8 +32,8 @@ MAX_NAMES = 8
 
 def _state_word(board: BoardStatus) -> str:
     if not board.is_healthy:
-        return "wrong" if board.state == "up" else board.state
-    return "noted" if board.findings else "well"
+        return "fault" if board.state == "up" else board.state
+    return "note" if board.findings else "ok"
 
 
 def _format_whole(value: float | None) -> str:
@@ -61,16 +61,16 @@ def _format_days(left_s: float | None) -> str:
 VERSION_COLUMNS = ("fedge", "flwr")
 STATUS_COLUMNS: Sequence[tuple[str, Callable[[BoardStatus], str]]] = (
     ("board", lambda board: board.name),
-    ("is", _state_word),
+    ("state", _state_word),
     ("node", lambda board: board.node or ""),
     *((name, lambda board, name=name: board.versions.get(name, "")) for name in VERSION_COLUMNS),
     ("powerd", lambda board: board.powerd or ""),
     ("worker", lambda board: board.worker or ""),
     ("mode", lambda board: board.preset or ("own" if board.mode else "")),
-    ("C", lambda board: _format_whole(board.temperature_c)),
+    ("°C", lambda board: _format_whole(board.temperature_c)),
     ("free", lambda board: "" if board.free_mb is None else f"{board.free_mb / 1000:.1f}G"),
     ("clock", _format_clock_offset),
-    ("heard", _format_message_age),
+    ("seen", _format_message_age),
     ("cert", lambda board: _format_days(board.certificate_left_s)),
     # "NAME (FOLDER, TOKEN)": the JSON file has the full text.
     ("run", lambda board: (board.run or "").partition(" (")[0]),
@@ -108,7 +108,8 @@ def print_status(console: Console, status: FleetStatus) -> None:
             _print_findings(console, host, status.server.login if status.server is not None else "")
     _print_notes(console, [host for host in hosts if host.is_healthy])
     unwell = sum(not board.is_healthy for board in status.boards)
-    console.print(Text(f"\n{len(status.boards)} boards, {unwell} with something wrong"))
+    boards = "1 board" if len(status.boards) == 1 else f"{len(status.boards)} boards"
+    console.print(Text(f"\n{boards}, {unwell} with a fault"))
 
 
 def _is_informative(head: str, cell: Callable[[BoardStatus], str], boards: Sequence[BoardStatus]) -> bool:

@@ -120,7 +120,7 @@ def inspect_start(target: AttackedFleet) -> dict[str, BoardStatus]:
     begin_phase("checks the boards")
     found = target.inspect_boards(target.fleet.boards)
     for name, board in found.items():
-        wrong = [finding.what for finding in board.findings if finding.severity == "wrong"]
+        wrong = [finding.what for finding in board.findings if finding.severity == "fault"]
         if wrong or board.holder:
             right = "boards that are well and free; `fedge fleet status` says what to do"
             raise BadInput(name, wrong[0] if wrong else f"a board that works for {board.holder}", right)

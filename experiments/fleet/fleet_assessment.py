@@ -383,9 +383,9 @@ def read_answers(folder: Path) -> Iterator[tuple[str, Any]]:
 
 def fleet_status_to_dict(status: FleetStatus) -> dict[str, Any]:
     """Return a status for JSON, with values that every JSON reader accepts."""
-    hosts = [{**asdict(board), "well": board.is_healthy} for board in status.boards]
-    server = None if status.server is None else {**asdict(status.server), "well": status.server.is_healthy}
-    data: dict[str, Any] = _to_json_value({"well": status.is_healthy, "server": server, "boards": hosts})
+    hosts = [{**asdict(board), "healthy": board.is_healthy} for board in status.boards]
+    server = None if status.server is None else {**asdict(status.server), "healthy": status.server.is_healthy}
+    data: dict[str, Any] = _to_json_value({"healthy": status.is_healthy, "server": server, "boards": hosts})
     return data
 
 

@@ -195,7 +195,7 @@ def unregister_command(node_id: str) -> str:
     return f"{ON_SERVER}: sudo /usr/lib/fedge-server/flower flwr supernode unregister {node_id} fleet"
 
 
-Severity = Literal["note", "wrong"]
+Severity = Literal["note", "fault"]
 HostState = Literal["up", "bare", "failed", "unreachable"]
 
 
@@ -214,7 +214,7 @@ class HostFinding:
 
 def make_problem(what: str, cure: str = "") -> HostFinding:
     """Create a finding that keeps the host from working."""
-    return HostFinding("wrong", what, cure)
+    return HostFinding("fault", what, cure)
 
 
 def make_note(what: str, cure: str = "") -> HostFinding:
@@ -314,7 +314,7 @@ class ServerStatus:
 
 
 def _are_harmless(findings: tuple[HostFinding, ...]) -> bool:
-    return all(finding.severity != "wrong" for finding in findings)
+    return all(finding.severity != "fault" for finding in findings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.mode_objectives import find_fastest_within_power, find_largest_power_within
 from fedge.decisions.verified_choice import choose_verified_within_power
 from fedge.devices.tables.mode_table import list_table_notes, read_mode_table
-from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.errors import BadInput, UnknownName, describe_error
 from fedge.knowledge.table_background import TableBackground, build_background, find_board_spec, read_reference_table
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.predictors.explorers import EXPLORERS, find_method_explorer, load_explorer
@@ -170,10 +170,8 @@ def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> Ce
     blank = _build_blank_row(cell, target)
     try:
         return _run_stages(cell, target, clock, blank)
-    except FedgeError as error:
-        return CellResult(cell, replace(blank, error=str(error)))
     except Exception as error:  # noqa: BLE001 - a predictor or explorer may be the user's own
-        return CellResult(cell, replace(blank, error=f"{type(error).__name__}: {error}"))
+        return CellResult(cell, replace(blank, error=describe_error(error)))
 
 
 def warm_up(setup: MethodSetup, target: PredictionTarget) -> None:

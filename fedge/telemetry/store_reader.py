@@ -237,7 +237,7 @@ def _sum_by_board(table: Any) -> dict[str, float]:
 # A run for analysis: as Arrow, pandas or records, or with read-only SQL -----------------------------------------------
 
 
-NAMES = ("rounds", "clients", "evaluations", "events", "samples")
+NAMES = tuple(table.name for table in reversed(TABLES))
 INTERRUPT_S = 0.05
 """Seconds between two attempts to interrupt a query."""
 BEGINS_WITHIN_S = 5.0
@@ -337,7 +337,7 @@ class RunReader:
         return table_to_records(self.arrow(BY_ROW[kind].name), kind)
 
     def query(self, sql: str) -> Any:
-        """Run one SELECT over ``rounds``, ``clients``, ``events`` and ``samples``; nothing else can be read or written.
+        """Run one SELECT over the tables of ``NAMES``; nothing else can be read or written.
 
         Returns:
             A ``pyarrow.Table``.

@@ -29,7 +29,7 @@ def findings_of(fleet: Hosts, folder: Path) -> dict[str, str]:
 
 def _wrong(finding: Mapping[str, str]) -> bool:
     """Whether it keeps the board from its work; that a service was started anew some times does not."""
-    return finding["severity"] == "wrong"
+    return finding["severity"] == "fault"
 
 
 def until_told(fleet: Hosts, folder: Path, words: Mapping[str, str], limit_s: float = SAY_LIMIT_S) -> dict[str, str]:

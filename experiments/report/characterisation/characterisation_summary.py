@@ -14,13 +14,18 @@ from typing import Any
 
 from experiments.report.chart import to_json_value
 from fedge.characterisation.findings import SweepFinding
-from fedge.characterisation.knob_effects import KnobEffect
+from fedge.characterisation.knob_effects import KnobEffect, compute_effects_from_first, compute_pooled_effects
 from fedge.characterisation.point_measurement import PointMeasurement
-from fedge.characterisation.point_statistics import PointStats, PooledSetting, pool_repeats
-from fedge.characterisation.sweep_findings import Variability
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, compute_point_stats, pool_repeats
+from fedge.characterisation.sweep_findings import (
+    Variability,
+    add_repeat_notes,
+    compute_pooled_findings,
+    compute_variability,
+)
 from fedge.characterisation.sweep_plan import KNOBS, MODE_KNOBS, SweepPoint, get_knob_value, kind_of_board
 from fedge.characterisation.sweep_store import SweepResult
-from fedge.characterisation.tuning_advice import TuningAdvice
+from fedge.characterisation.tuning_advice import TuningAdvice, compute_pooled_advice
 from fedge.confidence_interval import Estimate
 from fedge.errors import BadInput
 from fedge.types import PowerMode
@@ -219,11 +224,6 @@ def summarise_result(result: SweepResult) -> CharacterisationSummary:
     Raises:
         BadInput: A point's file is missing or damaged.
     """
-    from fedge.characterisation.knob_effects import compute_effects_from_first, compute_pooled_effects
-    from fedge.characterisation.point_statistics import compute_point_stats, pool_repeats
-    from fedge.characterisation.sweep_findings import add_repeat_notes, compute_pooled_findings, compute_variability
-    from fedge.characterisation.tuning_advice import compute_pooled_advice
-
     stats = add_repeat_notes([compute_point_stats(one, result.plan.course) for one in result.points])
     points = pool_repeats(stats)
     effects, firsts = compute_pooled_effects(points), compute_effects_from_first(points)

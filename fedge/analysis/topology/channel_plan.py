@@ -159,9 +159,9 @@ class NetworkVariant:
 
 
 def count_kept_units(units: int, share: float, round_to: int = 1) -> int:
-    """Return how many of ``units`` stay at a share of them, rounded down so that a plan never keeps more.
+    """Return how many of ``units`` stay at a share of them, rounded down, and at least one.
 
-    The result is a multiple of ``round_to`` if there are as many units, and at least one.
+    If there are ``round_to`` units, the result is a multiple of it, at least ``round_to``; fewer units all stay.
     """
     if share >= 1.0:
         return units

@@ -216,8 +216,8 @@ def test_a_fleet_of_which_nothing_is_wrong_has_no_findings():
 
 SERVICE = ("services", "fedge-worker")
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "not installed": (at(*SERVICE, value={"state": "absent"}), ("wrong: fedge-worker is not installed", "provision")),
-    "stopped": (at(*SERVICE, value={"state": "inactive"}), ("wrong: fedge-worker is stopped", "fedge fleet up")),
+    "not installed": (at(*SERVICE, value={"state": "absent"}), ("fault: fedge-worker is not installed", "provision")),
+    "stopped": (at(*SERVICE, value={"state": "inactive"}), ("fault: fedge-worker is stopped", "fedge fleet up")),
     "failed": (
         at(
             *SERVICE,
@@ -227,32 +227,32 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
                 "log": ["loading", "OSError: no torch", "fedge-worker.service: Failed with result 'exit-code'."],
             },
         ),
-        ("wrong: fedge-worker has failed", '"OSError: no torch"', "journalctl -u fedge-worker"),
+        ("fault: fedge-worker has failed", '"OSError: no torch"', "journalctl -u fedge-worker"),
     ),
     "restarting": (
         at(*SERVICE, value={"state": "activating", "restarts": 12, "log": []}),
-        ("wrong: fedge-worker ends and is started again, 12 times",),
+        ("fault: fedge-worker ends and is started again, 12 times",),
     ),
     "half upgraded": (
         at("client", "powerd_protocol", value=2),
-        ("wrong: half upgraded: power daemon speaks protocol 1, the client 2", "fedge fleet upgrade --limit nano-1"),
+        ("fault: half upgraded: power daemon speaks protocol 1, the client 2", "fedge fleet upgrade --limit nano-1"),
     ),
     "half upgraded worker": (
         at("worker", "protocol", value=3),
-        ("wrong: half upgraded: worker speaks protocol 3, the client 1", "fedge fleet upgrade --limit nano-1"),
+        ("fault: half upgraded: worker speaks protocol 3, the client 1", "fedge fleet upgrade --limit nano-1"),
     ),
     "another flwr": (
         at("client", "flwr", value="1.40.2"),
-        ("wrong: has flwr 1.40.2, the SuperLink 1.41.0", "fedge fleet upgrade --limit nano-1"),
+        ("fault: has flwr 1.40.2, the SuperLink 1.41.0", "fedge fleet upgrade --limit nano-1"),
     ),
     "another fedge": (at("fedge", value="0.0.9"), ("note: has fedge 0.0.9, this control node 0.1.0",)),
     "wrong group on the power socket": (
         at("powerd", value={"error": "denied", "text": "no right to /run/fedge/powerd.sock, which is root:root 0660"}),
-        ("wrong: fedge-app may not ask the power daemon", "root:root 0660", "down --limit nano-1, then fedge fleet up"),
+        ("fault: fedge-app may not ask the power daemon", "root:root 0660", "down --limit nano-1, then fedge fleet up"),
     ),
     "wrong group on the worker's socket": (
         at("worker", value={"error": "denied", "text": "no right to it"}),
-        ("wrong: fedge-app may not ask the worker",),
+        ("fault: fedge-app may not ask the worker",),
     ),
     "a package of the task is missing": (
         at(
@@ -261,11 +261,11 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             value="t.py, line 2: got ModuleNotFoundError from the file: No module named 'peft'; "
             "`/usr/bin/python3 -m pip install peft` on this machine",
         ),
-        ("wrong: its worker could not load the last task: t.py, line 2", "-m pip install peft` on this machine"),
+        ("fault: its worker could not load the last task: t.py, line 2", "-m pip install peft` on this machine"),
     ),
     "no answer": (
         at("powerd", value={"error": "refused", "text": "Connection refused"}),
-        ("wrong: the power daemon does not answer",),
+        ("fault: the power daemon does not answer",),
     ),
     "held": (
         at("powerd", "holder", value="bench"),
@@ -273,42 +273,42 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "refuses changes": (
         at("powerd", "stopped", value="nvpmodel has failed"),
-        ("wrong: the power daemon refuses changes: nvpmodel",),
+        ("fault: the power daemon refuses changes: nvpmodel",),
     ),
     "no systemd": (
         at(*SERVICE, value={"error": "failed", "text": "no bus", "state": "unknown", "restarts": 0, "log": []}),
-        ("wrong: what fedge-worker does could not be asked: no bus",),
+        ("fault: what fedge-worker does could not be asked: no bus",),
     ),
     "hot": (at("powerd", "temperature_c", value=90.0), ("note: 90 C hot",)),
     "full": (
         at("disk_free_mb", value={"/": 9000, "/var/lib/fedge": 499}),
-        ("wrong: only 499 MB free at /var/lib/fedge",),
+        ("fault: only 499 MB free at /var/lib/fedge",),
     ),
-    "another name": (at("board", value="nano-9"), ("wrong: it calls itself nano-9",)),
+    "another name": (at("board", value="nano-9"), ("fault: it calls itself nano-9",)),
     "twins": (at("board", value="nano-2"), ("has the name or the key of nano-2 too",)),
-    "wrong CA": (in_trouble(LOGS["wrong-ca"]), ("wrong: it does not trust the certificate at fleet.lan:9443",)),
+    "wrong CA": (in_trouble(LOGS["wrong-ca"]), ("fault: it does not trust the certificate at fleet.lan:9443",)),
     "name not in the certificate": (
         in_trouble(LOGS["wrong-name"]),
-        ("wrong: it dials fleet.lan, which is not in the server's certificate", "--renew --host fleet.lan"),
+        ("fault: it dials fleet.lan, which is not in the server's certificate", "--renew --host fleet.lan"),
     ),
-    "plain text": (in_trouble(LOGS["plain"]), ("wrong: it speaks plain text to fleet.lan:9443",)),
-    "without a key": (in_trouble(LOGS["no-key"]), ("wrong: its SuperNode runs without its key",)),
+    "plain text": (in_trouble(LOGS["plain"]), ("fault: it speaks plain text to fleet.lan:9443",)),
+    "without a key": (in_trouble(LOGS["no-key"]), ("fault: its SuperNode runs without its key",)),
     "registered and refused": (
         in_trouble(UNREGISTERED, restarts=12),
-        ("wrong: its key is registered and yet refused: another SuperNode is online with it",),
+        ("fault: its key is registered and yet refused: another SuperNode is online with it",),
     ),
-    "refused for its clock": (in_trouble(LOGS["clock"]), ("wrong: the SuperLink refuses its signature",)),
+    "refused for its clock": (in_trouble(LOGS["clock"]), ("fault: the SuperLink refuses its signature",)),
     "nobody listens": (
         in_trouble(LOGS["retrying"], way={"error": "refused", "text": "Connection refused"}),
-        ("wrong: nobody listens at fleet.lan:9443",),
+        ("fault: nobody listens at fleet.lan:9443",),
     ),
     "unknown name": (
         in_trouble(LOGS["retrying"], way={"error": "unresolved", "text": "Name or service not known"}),
-        ("wrong: it does not know the name fleet.lan",),
+        ("fault: it does not know the name fleet.lan",),
     ),
     "no way": (
         in_trouble(LOGS["retrying"], way={"error": "timeout", "text": "timed out"}),
-        ("wrong: it does not reach fleet.lan:9443 (timed out)",),
+        ("fault: it does not reach fleet.lan:9443 (timed out)",),
     ),
 }
 
@@ -321,7 +321,7 @@ def test_what_is_wrong_with_a_board_is_said_in_words_with_its_cure(case):
     text = said(status)
     for words in expected:
         assert words in text
-    assert status.boards[0].is_healthy == ("wrong:" not in text)
+    assert status.boards[0].is_healthy == ("fault:" not in text)
     assert all(one.cure for one in status.boards[0].findings)
     # One finding for one cause; a twin also calls itself otherwise than the inventory does.
     assert len(status.boards[0].findings) == (2 if case == "twins" else 1), text
@@ -360,7 +360,7 @@ def test_a_board_whose_key_nobody_registered_is_told_to_register_it():
     status = verdict(hosts)
 
     assert said(status) == (
-        "wrong: its key is not registered at the SuperLink, which refuses it (Flower's exit code 305) -> "
+        "fault: its key is not registered at the SuperLink, which refuses it (Flower's exit code 305) -> "
         "fedge fleet provision --limit server,nano-1"
     )
 
@@ -383,9 +383,9 @@ def test_a_bare_board_a_lost_one_and_one_that_fails_are_told_apart():
 @pytest.mark.parametrize(
     ("ahead_s", "words"),
     [
-        (600.0, "wrong: its clock is 10 min ahead of the server's"),
-        (-600.0, "wrong: its clock is 10 min behind the server's"),
-        (3.5, "wrong: its clock is 3.5 s ahead"),
+        (600.0, "fault: its clock is 10 min ahead of the server's"),
+        (-600.0, "fault: its clock is 10 min behind the server's"),
+        (3.5, "fault: its clock is 3.5 s ahead"),
         (1.0, ""),
         (-50.0, ""),
         (2.1, ""),
@@ -460,7 +460,7 @@ def test_a_board_with_a_new_key_names_the_node_of_its_old_one():
 def test_a_node_that_is_offline_without_a_reason_is_said_to_be_so():
     nodes = [{**server()["nodes"][0], "status": "offline"}, server()["nodes"][1]]
 
-    assert "wrong: its node is offline, not online" in said(verdict(with_server(nodes=nodes)))
+    assert "fault: its node is offline, not online" in said(verdict(with_server(nodes=nodes)))
 
 
 def test_without_the_server_boards_are_judged_by_what_they_say():
@@ -481,7 +481,7 @@ def test_a_supernode_that_was_told_to_stop_is_not_called_refused():
 
     text = said(verdict(hosts))
 
-    assert "wrong: its services are stopped -> fedge fleet up --limit nano-1" in text
+    assert "fault: its services are stopped -> fedge fleet up --limit nano-1" in text
     assert "signature" not in text
 
 
@@ -540,7 +540,7 @@ def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_t
     assert text.count("only 3 MB free") == 1
     assert text.count("has fedge 0.0.9") == 2  # of the board with a full disk, and of all others at once
     assert "and 91 more: has fedge 0.0.9" in text
-    assert "100 boards, 1 with something wrong" in text
+    assert "100 boards, 1 with a fault" in text
 
 
 def test_a_remedy_that_is_given_on_a_board_says_how_to_log_in_there():
@@ -648,9 +648,9 @@ def test_the_records_are_written_whole(tmp_path):
     write_json(out, command.fleet_status_to_dict(verdict(at("disk_free_mb", value={"/": 1}))))
 
     found = json.loads(out.read_text(encoding="utf-8"))
-    assert found["well"] is False
-    assert found["boards"][0]["findings"][0]["severity"] == "wrong"
-    assert found["boards"][1]["well"] is True
+    assert found["healthy"] is False
+    assert found["boards"][0]["findings"][0]["severity"] == "fault"
+    assert found["boards"][1]["healthy"] is True
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
@@ -715,8 +715,8 @@ HEARD = {"nano-1": 1.0}
         ({"nano-1": 200.0}, None, f"note: telemetry: last sample 3 min ago -> {SILENT}"),
         ({}, None, f"note: telemetry: no sample of it has come yet -> {SILENT}"),
         *((ages_s, None, "") for ages_s in (None, {"error": "refused", "text": "nobody listens"}, "rubbish", 3)),
-        (HEARD, NOW_S + 13 * 86400, f"wrong: the certificate of its telemetry ends in 13 days -> {PROVISION}"),
-        (HEARD, NOW_S - 3 * 86400, f"wrong: the certificate of its telemetry ended 3 days ago -> {PROVISION}"),
+        (HEARD, NOW_S + 13 * 86400, f"fault: the certificate of its telemetry ends in 13 days -> {PROVISION}"),
+        (HEARD, NOW_S - 3 * 86400, f"fault: the certificate of its telemetry ended 3 days ago -> {PROVISION}"),
         (HEARD, NOW_S + 15 * 86400, ""),
         *((HEARD, certificate, "") for certificate in (None, "soon", {"error": "absent", "text": "no file"})),
     ],
@@ -725,11 +725,11 @@ def test_silence_and_a_certificate_that_ends_are_told_where_something_is_known_o
     status = verdict(telling_hosts(ages_s, certificate=certificate))
 
     assert said(status) == found
-    assert status.boards[0].is_healthy == ("wrong" not in found)
+    assert status.boards[0].is_healthy == ("fault" not in found)
 
 
 def test_a_sender_that_is_stopped_is_a_service_that_is_stopped():
-    assert "wrong: fedge-telemetry is stopped" in said(verdict(telling_hosts({}, state="inactive")))
+    assert "fault: fedge-telemetry is stopped" in said(verdict(telling_hosts({}, state="inactive")))
 
 
 def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_holds():
@@ -748,5 +748,5 @@ def test_the_board_service_is_judged_where_it_is_installed():
     services = {**server()["services"], "fedge-board": {"state": "failed", "restarts": 3, "log": []}}
     status = verdict(with_server(services=services))
 
-    assert "wrong: fedge-board is failed, so nothing that boards tell of themselves is taken" in said(status, "srv")
+    assert "fault: fedge-board is failed, so nothing that boards tell of themselves is taken" in said(status, "srv")
     assert status.server.services["fedge-board"] == "failed"
