@@ -738,7 +738,7 @@ def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_h
     head, row, other = shown(told).splitlines()[:3]
 
     assert (told.boards[0].heard_s, round(told.boards[0].certificate_left_s or 0)) == (1.23, 82 * 86400 + 10)
-    assert [column for column in head.split() if column in {"heard", "cert"}] == ["heard", "cert"]
+    assert [column for column in head.split() if column in {"seen", "cert"}] == ["seen", "cert"]
     assert row.rstrip().endswith("1.2 s 82 d")
     assert "82 d" not in other
     assert "3 min 0 d" in shown(ended)
