@@ -114,8 +114,15 @@ class ScalingContext:
             self._seconds[scale] = float(compute_step_s(cost, top, stack_modes([top]))[0])
         return self._seconds[scale]
 
+    def rescale_measurements(
+        self, measurements: Sequence[Measurement], scale: TrainingScale | None
+    ) -> Sequence[Measurement]:
+        """Convert measurements to another scale by the estimated ratio of step times; power is left unchanged."""
+        if {one.scale for one in measurements} <= {scale}:
+            return measurements
+        return [self.rescale_measurement(one, scale) for one in measurements]
+
     def rescale_measurement(self, measurement: Measurement, scale: TrainingScale | None) -> Measurement:
-        """Convert a measurement to another scale by the estimated ratio of step times; power is left unchanged."""
         if measurement.scale == scale:
             return measurement
         factor = self.step_time_ratio(scale) / self.step_time_ratio(measurement.scale)
@@ -413,11 +420,11 @@ class ScaleCorrection:
         return self
 
     def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        return [self.scaling.rescale_measurement(one, None) for one in measurements]
+        return self.scaling.rescale_measurements(measurements, None)
 
     def from_reference(self, predictions: Predictions) -> Predictions:
         ratio = self.scaling.step_time_ratio(self.scale)
         return predictions if ratio == 1.0 else dataclasses.replace(predictions, step_s=predictions.step_s * ratio)
 
     def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        return [self.scaling.rescale_measurement(one, self.scale) for one in measurements]
+        return self.scaling.rescale_measurements(measurements, self.scale)
