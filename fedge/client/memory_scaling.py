@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Self
 
 from fedge.client.inference_service import find_inferred_network
@@ -285,9 +286,11 @@ def choose_next_attempt(scaling: ScalingContext, failed: ScaleAttempt, lost_s: f
     return None if chosen is None else ScaleAttempt(chosen, observations, failed.failures + 1, failed.lost_s + lost_s)
 
 
+@lru_cache(maxsize=4096)
 def _choose_scale(
-    scaling: ScalingContext, observations: Sequence[MemoryObservation], failed: ScaleChoice | None = None
+    scaling: ScalingContext, observations: tuple[MemoryObservation, ...], failed: ScaleChoice | None = None
 ) -> ScaleChoice | None:
+    """Choose a scale; kept, as the end of a client's round asks what the beginning of its next one asks again."""
     return choose_scale(
         scaling.list_scales(),
         need=scaling.estimate_need,
