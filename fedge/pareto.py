@@ -47,8 +47,7 @@ def _drop_dominated(rows: NDArray[np.intp], cost_a: Floats, cost_b: Floats) -> N
         if len(rows) <= FEW_ROWS:
             break
         a, b = cost_a[rows], cost_b[rows]
-        scale_a, scale_b = a.max() - a.min(), b.max() - b.min()
-        best = np.argmin(weight * (a - a.min()) * scale_b + (1.0 - weight) * (b - b.min()) * scale_a)
+        best = np.argmin(a * (weight * (b.max() - b.min())) + b * ((1.0 - weight) * (a.max() - a.min())))
         rows = rows[(a <= a[best]) | (b <= b[best])]
     return rows
 

@@ -175,7 +175,9 @@ def build_offer(
         measured = np.array(list(find_rows(means.modes, {m.mode for m in own}).values()), dtype=np.intp)
         promises = _mask_untried_promises(context, means, own)
         # Corrected, a measured mode may be off the front and uncover others.
-        others = np.setdiff1d(np.flatnonzero(~promises), measured)
+        unmeasured = ~promises
+        unmeasured[measured] = False
+        others = np.flatnonzero(unmeasured)
         front = find_offered_rows(
             steps * means.step_s[others],
             power_w=means.power_w[others],
@@ -194,7 +196,7 @@ def build_offer(
     promises = _mask_untried_promises(context, fitted, own)
     if promises.any():
         promises[list(find_rows(predictions.modes, find_sure_modes(predictions, peer_modes)).values())] = False
-        predictions = predictions.select_rows(np.flatnonzero(~promises))
+        predictions = dataclasses.replace(predictions, step_s=np.where(promises, np.inf, predictions.step_s))
     return build_front(context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link)
 
 

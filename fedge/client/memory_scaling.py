@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Self
 
 from fedge.client.inference_service import find_inferred_network
@@ -114,8 +115,15 @@ class ScalingContext:
             self._seconds[scale] = float(compute_step_s(cost, top, stack_modes([top]))[0])
         return self._seconds[scale]
 
+    def rescale_measurements(
+        self, measurements: Sequence[Measurement], scale: TrainingScale | None
+    ) -> Sequence[Measurement]:
+        """Convert measurements to another scale by the estimated ratio of step times; power is left unchanged."""
+        if {one.scale for one in measurements} <= {scale}:
+            return measurements
+        return [self.rescale_measurement(one, scale) for one in measurements]
+
     def rescale_measurement(self, measurement: Measurement, scale: TrainingScale | None) -> Measurement:
-        """Convert a measurement to another scale by the estimated ratio of step times; power is left unchanged."""
         if measurement.scale == scale:
             return measurement
         factor = self.step_time_ratio(scale) / self.step_time_ratio(measurement.scale)
@@ -278,9 +286,11 @@ def choose_next_attempt(scaling: ScalingContext, failed: ScaleAttempt, lost_s: f
     return None if chosen is None else ScaleAttempt(chosen, observations, failed.failures + 1, failed.lost_s + lost_s)
 
 
+@lru_cache(maxsize=4096)
 def _choose_scale(
-    scaling: ScalingContext, observations: Sequence[MemoryObservation], failed: ScaleChoice | None = None
+    scaling: ScalingContext, observations: tuple[MemoryObservation, ...], failed: ScaleChoice | None = None
 ) -> ScaleChoice | None:
+    """Choose a scale; kept, as the end of a client's round asks what the beginning of its next one asks again."""
     return choose_scale(
         scaling.list_scales(),
         need=scaling.estimate_need,
@@ -413,11 +423,11 @@ class ScaleCorrection:
         return self
 
     def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        return [self.scaling.rescale_measurement(one, None) for one in measurements]
+        return self.scaling.rescale_measurements(measurements, None)
 
     def from_reference(self, predictions: Predictions) -> Predictions:
         ratio = self.scaling.step_time_ratio(self.scale)
         return predictions if ratio == 1.0 else dataclasses.replace(predictions, step_s=predictions.step_s * ratio)
 
     def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        return [self.scaling.rescale_measurement(one, self.scale) for one in measurements]
+        return self.scaling.rescale_measurements(measurements, self.scale)

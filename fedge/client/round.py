@@ -49,20 +49,22 @@ class RoundSnapshot:
     """Predictions and decision at one moment of a round.
 
     Attributes:
-        predictions: Predictions of every candidate, corrected by the board's own measurements.
-        preferred_modes: Modes that the policy would use if predictions were exact.
+        fitted: Predictions of every candidate after the last fit.
+        predictions: The same, corrected by the board's own measurements.
+        goal: Goal for the rest of the round.
         probe_budget: Time left for probing, including slack; None without a deadline.
-        doubted: Own measurements that the predictions ignore as outliers until they are repeated, and are to be.
+        preferred_modes: Modes that the policy would use if predictions were exact; None if they have not been needed.
         sure_sd_log: Spread up to which a prediction makes a probe pointless, log units.
     """
 
+    fitted: Predictions
     predictions: Predictions
     front: Front
+    goal: RoundGoal
     decision: Decision
-    preferred_modes: tuple[PowerMode, ...]
     known_modes: frozenset[PowerMode]
     probe_budget: ProbeBudget | None
-    doubted: tuple[Measurement, ...] = ()
+    preferred_modes: tuple[PowerMode, ...] | None = None
     sure_sd_log: float = 0.0
 
 
@@ -72,9 +74,8 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
     Args:
         fitted: Predictions after the last fit; modes that the board measured are corrected by the measurements.
     """
-    context = state.context
-    normalized = normalize(context.corrections, state.own_measurements)
-    predictions = correct_with_measurements(fitted, normalized)
+    context, wished = state.context, None
+    predictions = correct_with_measurements(fitted, normalize(context.corrections, state.own_measurements))
     known = find_known_modes(predictions, state.own_measurements, state.shared)
     steps = state.steps_left + state.warm_up_steps_left
     front, goal = (
@@ -89,23 +90,35 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
         remaining_goal(state, steps),
     )
     decision = _decide(state, predictions=predictions, known=known, front=front, goal=goal)
-    plain = dataclasses.replace(goal, limits={**goal.limits, "confidence": 0.5})
-    wish = context.policy(predictions, front, plain, context.device.spec) if known else decision
-    wished = (wish.mode,) if wish.mix is None else (wish.mix.mode, wish.mode)
-    if state.recalled and (sure := find_sure_modes(predictions, wished) - known):
-        # What earlier runs measured predicts these modes about as well as a probe would.
-        known |= sure
-        decision = _decide(state, predictions=predictions, known=known, front=front, goal=goal)
+    if state.recalled:
+        wished = _list_preferred_modes(context, predictions, front, goal) if known else _list_modes(decision)
+        if sure := find_sure_modes(predictions, wished) - known:
+            # What earlier runs measured predicts these modes about as well as a probe would.
+            known |= sure
+            decision = _decide(state, predictions=predictions, known=known, front=front, goal=goal)
     return RoundSnapshot(
-        predictions,
+        fitted,
+        predictions=predictions,
         front=front,
+        goal=goal,
         decision=decision,
-        preferred_modes=wished,
         known_modes=known,
         probe_budget=compute_probe_budget(state, steps, front),
-        doubted=find_doubted_measurements(fitted, normalized),
+        preferred_modes=wished,
         sure_sd_log=KNOWN_MODE_SD_LOG if state.recalled else 0.0,
     )
+
+
+def _list_preferred_modes(
+    context: RoundContext, predictions: Predictions, front: Front, goal: RoundGoal
+) -> tuple[PowerMode, ...]:
+    """Return the modes that the policy would use if predictions were exact."""
+    plain = dataclasses.replace(goal, limits={**goal.limits, "confidence": 0.5})
+    return _list_modes(context.policy(predictions, front, plain, context.device.spec))
+
+
+def _list_modes(decision: Decision) -> tuple[PowerMode, ...]:
+    return (decision.mode,) if decision.mix is None else (decision.mix.mode, decision.mode)
 
 
 def _decide(
@@ -147,18 +160,18 @@ def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, i
     exploration, room = state.context.exploration, snapshot.probe_budget
     if room is None or exploration.share == 0 or state.probe_count >= exploration.probes:
         return None
+    most = state.steps_left - 1.0
+    if snapshot.known_modes:
+        most = min(most, exploration.share * state.total_steps - (state.total_steps - state.steps_left))
+    # A round of few steps has room for no mode's probe: then none is chosen, which takes longer than all else.
+    if np.nanmin(probe_choice.count_probe_steps(snapshot.predictions.step_s, room)) > most:
+        return None
     mode = _choose_probe_mode(state.context, snapshot, state.own_measurements, room)
     if mode is None:
         return None
-    steps = int(
-        probe_choice.count_probe_steps(np.array([nearest_prediction(snapshot.predictions, mode).step_s]), room)[0]
-    )
-    steps_after_probe = state.total_steps - state.steps_left + steps
-    if steps >= state.steps_left or (
-        snapshot.known_modes and steps_after_probe > exploration.share * state.total_steps
-    ):
-        return None
-    return mode, steps
+    step_s = np.array([nearest_prediction(snapshot.predictions, mode).step_s])
+    steps = int(probe_choice.count_probe_steps(step_s, room)[0])
+    return (mode, steps) if steps <= most else None
 
 
 def _choose_probe_mode(
@@ -172,12 +185,10 @@ def _choose_probe_mode(
     """
     if not snapshot.known_modes:
         return context.fastest_mode
+    # Those that the predictions ignore as outliers until they are repeated.
+    doubted = find_doubted_measurements(snapshot.fitted, normalize(context.corrections, own_measurements))
     repeated = probe_choice.find_mode_to_repeat(
-        snapshot.predictions,
-        idle_w=snapshot.front.idle_w,
-        known=snapshot.known_modes,
-        doubted=snapshot.doubted,
-        room=room,
+        snapshot.predictions, idle_w=snapshot.front.idle_w, known=snapshot.known_modes, doubted=doubted, room=room
     )
     if repeated is not None:
         return repeated
@@ -191,7 +202,10 @@ def _choose_probe_mode(
         explorer.tell(to_reference(context.corrections, own_measurements)[1])
         if len(suggested := explorer.ask(1)):
             return suggested[0]
-    for mode in snapshot.preferred_modes:
+    preferred = snapshot.preferred_modes
+    if preferred is None:
+        preferred = _list_preferred_modes(context, snapshot.predictions, snapshot.front, snapshot.goal)
+    for mode in preferred:
         if mode not in snapshot.known_modes and probe_choice.is_probe_worthwhile(
             snapshot.predictions, snapshot.front.idle_w, mode=mode, known=snapshot.known_modes, room=room
         ):

@@ -121,12 +121,13 @@ class ProgressReporter:
         """Start with a first progress.
 
         Without a folder nothing is written. ``wall_s`` returns Unix time in seconds, and ``last_s`` is the Unix time of
-        the board's last report. ``states_at_once`` reports changes of state immediately: not for rounds that last
-        milliseconds.
+        the board's last report. ``states_at_once`` reports changes of state immediately: not for rounds that may last
+        milliseconds, of which one shorter than ``every_s`` is reported at its end only.
         """
         self._folder, self._now, self._wall_s = folder, begun, wall_s
         self._every_s, self._states_at_once = every_s, states_at_once
         self._reported: ActivityState | None = None
+        self._begun_s = float("-inf") if states_at_once or folder is None else wall_s()
         self.told_s = last_s
 
     def report(self, state: ActivityState | None = None, **changes: Any) -> None:
@@ -135,7 +136,8 @@ class ProgressReporter:
             return
         at_s = self._wall_s()
         self._now = replace(self._now, state=state or self._now.state, at_s=at_s, **changes)
-        due = not 0 <= at_s - self.told_s < self._every_s
+        last_s = self.told_s if state in {"done", "failed"} else max(self.told_s, self._begun_s)
+        due = not 0 <= at_s - last_s < self._every_s
         if due or (self._states_at_once and self._now.state != self._reported):
             self._write(self._folder)
 
