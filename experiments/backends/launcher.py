@@ -8,7 +8,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -132,13 +133,28 @@ def start_run(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        recalled = run_knowledge.recall_for_run(experiment, folder, name=secrets.token_hex(6), now=datetime.now(UTC))
-        fleet = run_knowledge.make_relative(recalled.fleet, folder)
-        stored = (written or experiment).model_copy(update={"fleet": fleet})
-        write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
+        with _hold_folder(folder):
+            if (folder / run_folder.RUN_YAML).exists():
+                raise BadInput("--folder", f"{folder}, which another run has taken just now", "to start it again")
+            recalled = run_knowledge.recall_for_run(
+                experiment, folder, name=secrets.token_hex(6), now=datetime.now(UTC)
+            )
+            fleet = run_knowledge.make_relative(recalled.fleet, folder)
+            stored = (written or experiment).model_copy(update={"fleet": fleet})
+            write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
         raise BadInput("--folder", str(folder), f"a folder that can be written ({error.strerror})") from error
     return continue_run(recalled, folder, refresh, backend)
+
+
+@contextmanager
+def _hold_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing a run folder; raises ``BadInput`` if one is."""
+    lock = FileLock(folder / LOCK_FILE, "a run")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def continue_run(
@@ -152,15 +168,13 @@ def continue_run(
         BadInput: If another process holds the run folder.
         RunFailed: If the run cannot continue.
     """
-    lock = FileLock(folder / LOCK_FILE, "a run")
-    try:
+    with _hold_folder(folder):
         return _continue_locked(experiment, folder, refresh, backend)
-    finally:
-        lock.release()
 
 
 def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, backend: Backend | None) -> dict[str, Any]:
-    earlier_s = read_wall_s(folder) or 0.0
+    begun = (folder / run_folder.CHECKPOINTS).is_dir()
+    earlier_s = read_wall_s(folder) if begun else 0.0  # unknown if that part of the run was interrupted
     started_s = time.monotonic()
     if not _is_finished(experiment, folder):
         begin_phase("starting the clients")
@@ -168,7 +182,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
             (backend or _load_backend(experiment.backend))(experiment, folder, refresh)
         finally:
             run_knowledge.give_back(experiment, folder)
-        earlier_s += time.monotonic() - started_s
+        earlier_s = None if earlier_s is None else earlier_s + time.monotonic() - started_s
     begin_phase("writing the report")
     rounds, events = read_rows(folder, RoundRow), read_rows(folder, EventRow)
     ended = find_budget_end(rounds, events)

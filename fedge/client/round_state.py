@@ -232,10 +232,11 @@ class RoundState:
         return mix.steps < self.steps_left and (self.slow_part is None or self.slow_part.mode == mix.mode)
 
     def run_slow_part(self, mix: ModeMix) -> None:
-        """Run the steps of ``mix`` in the slower mode and merge them with a preceding part in the same mode."""
+        """Run the steps of ``mix`` in the slower mode and merge them with such a part if it ran just before."""
         self._run_steps(mix.mode, mix.steps)
         part = self.parts.pop()
-        if self.slow_part is not None:
+        before = self.parts[-1] if self.parts else None
+        if before is not None and before is self.slow_part and before.mode == part.mode:
             part = merge_consecutive(self.parts.pop(), part)
         self.slow_part = part
         self.parts.append(part)

@@ -52,17 +52,14 @@ def gradient_norm(steps: int, sgd: LocalSgd) -> float:
     """Return a_i, the sum of the weights with which ``steps`` gradients enter the client's change, in units of eta.
 
     For plain SGD it is ``steps``; with momentum (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho); with the
-    proximal term (1 - (1 - eta mu)^steps) / (eta mu). Computed by running SGD on ``steps`` gradients of one, which
-    covers these cases and their combination.
+    proximal term (1 - (1 - eta mu)^steps) / (eta mu). Computed as a power of the matrix of an SGD step on a gradient of
+    one, which covers these cases and their combination.
 
     References:
         Wang et al. 2020, arXiv 2007.07481, section 4.
     """
-    speed = moved = 0.0
-    for _ in range(steps):
-        speed = sgd.momentum * speed + 1.0 - sgd.pull * moved
-        moved += speed
-    return moved
+    step = np.array([[sgd.momentum, -sgd.pull, 1.0], [sgd.momentum, 1.0 - sgd.pull, 1.0], [0.0, 0.0, 1.0]])
+    return float(np.linalg.matrix_power(step, steps)[1, 2])
 
 
 def normalise_contributions(
@@ -86,11 +83,10 @@ def normalise_contributions(
     norms = [gradient_norm(contribution.steps, sgd) for contribution in contributions]
     weights = [contribution.weight for contribution in contributions]
     effective = sum(w * a for w, a in zip(weights, norms, strict=True)) / sum(weights)
+    factors = [min(effective / norm, most) if norm > 0 else 1.0 for norm in norms]  # no step, no change
     return tuple(
-        dataclasses.replace(
-            contribution, arrays=_scale_change(arrays, learnt, contribution.arrays, min(effective / norm, most))
-        )
-        for contribution, norm in zip(contributions, norms, strict=True)
+        dataclasses.replace(contribution, arrays=_scale_change(arrays, learnt, contribution.arrays, factor))
+        for contribution, factor in zip(contributions, factors, strict=True)
     )
 
 

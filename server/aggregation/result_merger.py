@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedge.decisions.planning import JOINT_POLICY
+from fedge.decisions.planning.joint_planner import SHARES
 from fedge.errors import RunFailed, describe_error
 from fedge.experiment import Experiment
+from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import REFUSED, EventRow
 from fedge.types import NamedArrays
@@ -82,14 +86,21 @@ def merge_replies(
         work = experiment.workload
         rate = work.learning_rate if task.learning_rate is None else task.learning_rate
         sgd, most = LocalSgd(work.momentum, rate * task.proximal_mu), JOINT_FACTOR if joint else math.inf
-        contributions = normalise_contributions(task.arrays, learnt, contributions, sgd, most=most)
+        possible = [_limit_steps(one, max(SHARES) * work.local_epochs) for one in contributions]
+        contributions = normalise_contributions(task.arrays, learnt, possible, sgd, most=most)
     with report_strategy_errors(experiment, task.round):
         arrays = aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))
+    check_merged_model(experiment, task.round, arrays)
     events = tuple(
         _build_joined_event(task, settled, one, weight=c.discount, outlier=refused.get(place))
         for place, (one, c) in enumerate(zip(joining, stale, strict=True))
     )
     return MergedModel(arrays, kept, len(joined), events)
+
+
+def _limit_steps(one: Contribution, epochs: float) -> Contribution:
+    """Limit the steps that a client claims to those of ``epochs`` over its samples, one sample a step."""
+    return dataclasses.replace(one, steps=min(one.steps, math.ceil(one.samples * epochs)))
 
 
 def _rebase_late_result(
@@ -112,6 +123,15 @@ def report_strategy_errors(experiment: Experiment, number: int) -> Iterator[None
         raise RunFailed(
             f"round {number}: strategy {experiment.strategy.name} failed: {describe_error(error)}"
         ) from error
+
+
+def check_merged_model(experiment: Experiment, number: int, arrays: NamedArrays) -> None:
+    """Raise ``RunFailed`` if a strategy made values that are not finite: no later round could mend the model."""
+    wrong = [name for name, value in arrays.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    if wrong:
+        made = f"made values of {wrong[0]} that are not finite numbers"
+        cure = f"lower workload.learning_rate or strategy.options in {RUN_YAML}, then `fedge resume`"
+        raise RunFailed(f"round {number}: strategy {experiment.strategy.name} {made}; {cure}")
 
 
 def describe_failures(errors: Mapping[str, str]) -> str:

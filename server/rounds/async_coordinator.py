@@ -21,7 +21,7 @@ from fedge.wire import ReplyMessage
 from fedge.workloads.rate_schedule import find_rate
 from server.aggregation.aggregator import Aggregator, Contribution
 from server.aggregation.async_strategies import STALENESS, AsyncStrategy, merge_results, prepare_upload
-from server.aggregation.result_merger import report_strategy_errors
+from server.aggregation.result_merger import check_merged_model, report_strategy_errors
 from server.rounds.client_requests import RoundTask
 from server.rounds.client_selection import SELECTION_EVENT, build_candidates, select_clients
 from server.rounds.run_start import RunLoop
@@ -206,6 +206,7 @@ class AsyncCoordinator(RunLoop):
             arrays = merge_results(
                 self.strategy, version=version, arrays=state.arrays, results=results, buffers=self.task.buffers
             )
+        check_merged_model(self.experiment, version, arrays)
         # A task's energy counts in full towards the model during which it ended. Nothing is compared with MAXN, since a
         # run at MAXN would dispatch other tasks.
         row = fleet_row(

@@ -37,6 +37,7 @@ from fedge.types import (
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, list_fields
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
+from fedge.workloads import NULL_TASK
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.contribution_weights import NarrowShapes
 from server.rounds.shared_measurements import share_measurements
@@ -161,6 +162,8 @@ class FleetRequests:
             board: validate_reply(board, reply, task.arrays, self.narrow, trainable=task.trainable)
             for board, reply in replies.items()
         }
+        if self.experiment.workload.task != NULL_TASK:
+            valid = {board: _refuse_unknown_loss(reply) for board, reply in valid.items()}
         return refuse_outliers(valid, task.arrays)
 
     @property
@@ -340,6 +343,14 @@ def validate_reply(
     except (ArrayMismatch, UndecodableUpdate, Refusal, BadInput) as error:
         return _refuse(reply, str(error))
     return decoded
+
+
+def _refuse_unknown_loss(reply: IncomingReply) -> IncomingReply:
+    """Refuse a result of training whose loss is no number: some strategies weight the model by it."""
+    trained, report = reply.trained, reply.answer.report
+    if trained is None or report is None or not report.steps or math.isfinite(trained.loss):
+        return reply
+    return _refuse(reply, f"its loss is {trained.loss}; a lower learning rate may help")
 
 
 def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:

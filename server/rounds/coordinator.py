@@ -155,6 +155,9 @@ class Coordinator(RunLoop):
         evaluated = evaluate_on_clients(
             self.requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
         )
+        fleet = apply_late_reports(
+            evaluated.fleet, merged.pending, after_s=settled.end_s, until_s=evaluated.fleet.clock_s
+        )
         row = round_row(
             settled,
             None if self.experiment.evaluation.by == "clients" else self.task.evaluate(merged.arrays),
@@ -169,7 +172,7 @@ class Coordinator(RunLoop):
             settled,
             merged,
             aggregator.export_state(),
-            fleet=evaluated.fleet,
+            fleet=fleet,
             row=row,
             residuals=_take_residuals(settled, replies),
         )

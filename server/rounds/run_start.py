@@ -50,7 +50,7 @@ def start_run(
     if choose_training_device(requests.experiment) != "cpu":
         tables.append([EventRow(0.0, round=0, board=None, kind=NOT_REPRODUCIBLE, message=TRAINED_ON_CUDA)])
     arrays = task.initial_arrays(requests.experiment.seed)
-    left_s = MAX_START_WAIT_S
+    left_s, waited_for = MAX_START_WAIT_S, ""
     while True:
         answers = {name: reply.answer for name, reply in requests.request_fronts(names, arrays).items()}
         failed = {name: answers[name].error or "no front" for name in names if answers[name].front is None}
@@ -59,9 +59,11 @@ def start_run(
             break
         holders = dict.fromkeys(answer.held_by for answer in answers.values() if answer.held_s)
         runs = ", ".join(f'"{run}"' for run in holders)
-        message = f"no board is free: they work for run {runs}; waiting for at most {left_s:.0f} s"
-        tables.append([EventRow(0.0, round=0, board=None, kind=WAITING, message=message)])
-        left_s -= overdue.wait(min(max(held_s, MIN_START_WAIT_S), left_s))
+        if runs != waited_for:
+            message = f"no board is free: they work for run {runs}; waiting for at most {left_s:.0f} s"
+            tables.append([EventRow(0.0, round=0, board=None, kind=WAITING, message=message)])
+            waited_for = runs
+        left_s -= max(MIN_START_WAIT_S, overdue.wait(min(max(held_s, MIN_START_WAIT_S), left_s)))
     tables.append(EventRow(0.0, round=0, board=name, kind="failed", message=error) for name, error in failed.items())
     if len(failed) == len(names):
         raise RunFailed(f"no board is ready: {describe_failures(failed)}")

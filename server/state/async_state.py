@@ -244,6 +244,8 @@ class AsyncRunState:
             pending = self.in_flight[board]
             start = self.build_task_start(board, pending.start_s)
             self._record_booking(book_cancelled_task(self.version + 1, start, pending.answer, self.clock_s))
+        self.in_flight.clear()
+        self.end_times.clear()
         return self._charge_idle()[1]
 
     def publish_model(self, arrays: NamedArrays, spent_j: float) -> None:

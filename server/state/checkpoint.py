@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,15 @@ from fedge.types import EMPTY_TRACE, Floats32, Front, NamedArrays, Trace, TrainR
 from fedge.wire import ClientState, ReplyMessage, from_json, to_json
 
 logger = logging.getLogger(__name__)
+R = TypeVar("R")
 
 MAX_CHECKPOINTS = 2
 _DAMAGE = (FedgeError, OSError, LookupError, ArithmeticError, ValueError, TypeError, AttributeError)
 """What a value of another type or shape raises where it is used."""
 _MODEL, _STRATEGY, _PENDING, _TRACE, _RESIDUAL = "model/", "strategy/", "pending/", "trace/", "residual/"
+_RECORDS = "records/"
+"""Records of boards as text, in arrays: all the rest of a file's text is in its header, which safetensors limits to 100
+MB, as much as 1,000 boards have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,8 @@ def save(folder: Path, state: RunState) -> Path:
         arrays = pending.trained.arrays
         tensors |= {f"{_PENDING}{place}/{name}": np.asarray(value, order="C") for name, value in arrays.items()}
         tensors[f"{_TRACE}{place}"] = trace_to_matrix(pending.answer.trace)
+    fleet = {"states": state.fleet.states, "fronts": state.fleet.fronts, "histories": state.fleet.histories}
+    tensors |= {_RECORDS + name: _encode_records(records) for name, records in fleet.items()}
     with replace_file(path) as part:
         save_file(tensors, part, metadata=_metadata(state))
         part.chmod(0o644)  # safetensors creates files that only their owner can read
@@ -172,9 +178,6 @@ def _metadata(state: RunState) -> dict[str, str]:
         "round": str(state.round),
         "clock_s": repr(state.fleet.clock_s),
         "order": json.dumps(list(state.arrays)),
-        "states": json.dumps({board: to_json(known) for board, known in state.fleet.states.items()}),
-        "fronts": json.dumps({board: to_json(front) for board, front in state.fleet.fronts.items()}),
-        "histories": json.dumps({board: to_json(history) for board, history in state.fleet.histories.items()}),
         "selection": json.dumps(dict(state.selection)),
         "spent_j": repr(state.spent_j),
         "last_j": repr(state.last_j),
@@ -182,6 +185,22 @@ def _metadata(state: RunState) -> dict[str, str]:
         "progress": to_json(state.progress),
         "pending": json.dumps([_describe_pending(pending) for pending in state.pending]),
     }
+
+
+def _encode_records(records: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """Encode records as lines of JSON, the name of each board before its record."""
+    lines = [line for board, record in records.items() for line in (json.dumps(board), to_json(record))]
+    return np.frombuffer("\n".join(lines).encode(), np.uint8)
+
+
+def _decode_records(
+    name: str, kind: type[R], about: Mapping[str, str], tensors: Mapping[str, NDArray[np.generic]]
+) -> dict[str, R]:
+    """Decode the output of ``_encode_records``, or what an earlier version wrote into the header."""
+    if name in about:
+        return {board: from_json(kind, text) for board, text in parse_json(about[name]).items()}
+    lines = tensors[_RECORDS + name].tobytes().decode().splitlines()
+    return {parse_json(board): from_json(kind, text) for board, text in zip(lines[::2], lines[1::2], strict=True)}
 
 
 def _describe_pending(pending: PendingResult) -> dict[str, Any]:
@@ -195,6 +214,7 @@ def _describe_pending(pending: PendingResult) -> dict[str, Any]:
         "order": list(pending.trained.arrays),
         "loss": pending.trained.loss,
         "accuracy": pending.trained.accuracy,
+        "metrics": dict(pending.trained.metrics),
     }
 
 
@@ -219,7 +239,7 @@ def trace_from_matrix(matrix: NDArray[np.generic], rails: Sequence[str]) -> Trac
 
 def _restore_pending(place: int, about: Mapping[str, Any], tensors: Mapping[str, NDArray[np.generic]]) -> PendingResult:
     arrays = {name: tensors[f"{_PENDING}{place}/{name}"] for name in about["order"]}
-    trained = TrainResult(arrays, about["loss"], about["accuracy"])
+    trained = TrainResult(arrays, about["loss"], about["accuracy"], metrics=about.get("metrics", {}))
     trace = (
         trace_from_matrix(tensors[f"{_TRACE}{place}"], about["rails"]) if f"{_TRACE}{place}" in tensors else EMPTY_TRACE
     )
@@ -242,9 +262,9 @@ def _load(path: Path) -> RunState:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
         fleet = FleetState(
             clock_s=float(about["clock_s"]),
-            states={board: from_json(ClientState, text) for board, text in parse_json(about["states"]).items()},
-            fronts={board: from_json(Front, text) for board, text in parse_json(about["fronts"]).items()},
-            histories={board: from_json(ClientHistory, text) for board, text in parse_json(about["histories"]).items()},
+            states=_decode_records("states", ClientState, about, tensors),
+            fronts=_decode_records("fronts", Front, about, tensors),
+            histories=_decode_records("histories", ClientHistory, about, tensors),
         )
         return RunState(
             round=int(about["round"]),

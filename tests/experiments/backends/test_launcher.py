@@ -18,6 +18,7 @@ from experiments.backends import launcher
 from experiments.cli import main
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, PolicySpec
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
@@ -54,6 +55,16 @@ def _rows(folder: Path) -> tuple[list[RoundRow], list[ClientRow]]:
 def _saved(folder: Path) -> dict[str, Any]:
     record: dict[str, Any] = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
     return record
+
+
+def test_a_folder_that_another_run_took_meanwhile_keeps_its_experiment(whole, tmp_path):
+    taken = tmp_path / "run"
+    taken.mkdir()
+    shutil.copy(whole / "run.yaml", taken)
+    with pytest.raises(BadInput, match="which another run has taken just now"):
+        launcher.start_run(launcher.load_saved_experiment(whole).model_copy(update={"seed": 9}), taken, lambda: None)
+
+    assert _saved(taken) == _saved(whole)
 
 
 def test_a_run_leaves_a_whole_folder(whole):

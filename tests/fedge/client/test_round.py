@@ -1,6 +1,7 @@
 """One client's round: trials, a part in a slower mode and the rest share its steps, training and deadline."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -225,3 +226,22 @@ def test_a_goal_that_no_known_mode_meets_says_that_only_known_modes_count():
     assert played.decision.mode == MAXN
     assert played.decision.why.startswith("Fastest mode: 41.0 s expected, later than the 20.5 s left.")
     assert played.decision.why.endswith(" Only known modes count: 1 of 4.")
+
+
+@given(
+    st.integers(30, 120),
+    st.floats(1.05, 2.5),
+    st.lists(st.floats(-0.4, 0.4), min_size=2 * len(MODES), max_size=2 * len(MODES)),
+)
+@settings(max_examples=60)
+def test_steps_of_two_modes_are_never_one_measurement(number, slowdown, off):
+    wrong = [
+        dataclasses.replace(
+            seen(mode), step_s=seen(mode).step_s * math.exp(t), power_w=seen(mode).power_w * math.exp(p)
+        )
+        for mode, t, p in zip(MODES, off[::2], off[1::2], strict=True)
+    ]
+    played = Bench().play(goal_of(number, slowdown), recalled=wrong)
+
+    for part in parts_of(played):
+        assert (part.step_s, part.power_w) == pytest.approx((seen(part.mode).step_s, seen(part.mode).power_w))

@@ -80,6 +80,13 @@ def test_the_norm_is_what_a_constant_gradient_moves_a_client(steps, momentum, pu
     assert gradient_norm(steps, LocalSgd(momentum, pull)) == pytest.approx((start - w) / rate, rel=1e-9)
 
 
+def test_a_claim_of_many_steps_holds_nobody_up_and_of_none_changes_nothing():
+    assert gradient_norm(10**12, LocalSgd(0.9)) == pytest.approx(10**13, rel=1e-6)
+    idle, busy = normalise_contributions(MODEL, LEARNT, contributions([(0, 10), (5, 10)]), LocalSgd())
+    assert idle.arrays["weight"].tolist() == contributions([(0, 10), (5, 10)])[0].arrays["weight"].tolist()
+    assert np.isfinite(busy.arrays["weight"]).all()
+
+
 @given(CLIENTS, st.sampled_from([0.0, 0.9]))
 def test_fedavg_of_normalised_results_is_the_papers_formula(work, momentum):
     given_ = contributions(work)

@@ -1,6 +1,8 @@
 """The round loop over scripted boards: rows before aggregation, failures as rows, checkpoints that go on exactly."""
 
+import dataclasses
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.reports import IDLE_W, LINK, answer, front
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import FedAvg
 
 from fedge.errors import RunFailed
 from fedge.experiment import (
@@ -69,6 +73,13 @@ class Scripted:
         failure = self.failing.get((question.ask.round, board))
         if failure == "misfit":
             return IncomingReply(answer(board, 5.0), TrainResult({"w": np.zeros(1, np.float32)}, 0.0, 0.0))
+        if failure == "diverged":
+            return IncomingReply(answer(board, 5.0), TrainResult(question.arrays, math.nan, 0.0))
+        if failure == "tireless":
+            said = answer(board, 5.0)
+            measured = dataclasses.replace(said.report.measured, steps=10**11, step_s=1e-9)
+            report = dataclasses.replace(said.report, measured=measured)
+            return IncomingReply(dataclasses.replace(said, report=report), TrainResult(question.arrays, 0.5, 0.0))
         if failure:
             return IncomingReply(ReplyMessage(board, error=failure, unfit="nothing smaller" in failure))
         if question.ask.kind == "front":
@@ -129,6 +140,40 @@ def test_a_refused_client_is_charged_its_time_and_energy_and_teaches_nobody():
     assert rows_of(tables, RoundRow)[0].energy_j == rows_of(honest, RoundRow)[0].energy_j == state.spent_j
     assert rows_of(tables, RoundRow)[0].refused == 1
     assert "nano-2" not in state.fleet.states
+
+
+def test_a_result_whose_loss_is_no_number_is_refused():
+    tables = MemoryTables()
+    qfedavg = StrategySpec(name="QFedAvg", options={"client_learning_rate": 0.1, "q": 0.2})
+    state = coordinator(Scripted({(1, "nano-2"): "diverged"}), tables, rounds=1, strategy=qfedavg).run()
+
+    row = rows_of(tables, ClientRow)[1]
+    assert (row.status, row.error) == ("failed", "refused: its loss is nan; a lower learning rate may help")
+    assert np.isfinite(state.arrays["w"]).all()
+
+
+def test_a_client_that_claims_more_steps_than_its_samples_allow_does_not_move_the_others_results():
+    partial = {"late": LateReplySpec(action="partial"), "rounds": 1}
+    honest = coordinator(Scripted(), MemoryTables(), **partial).run().arrays["w"]
+    lied = coordinator(Scripted({(1, "nano-2"): "tireless"}), MemoryTables(), **partial).run().arrays["w"]
+
+    assert np.abs(lied - 1.0).max() <= 50 * np.abs(honest - 1.0).max()
+
+
+class DivergingStrategy(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        return ArrayRecord({name: Array(value.numpy() * np.nan) for name, value in arrays.items()}), metrics
+
+
+def test_a_model_that_is_not_finite_ends_the_run_before_it_is_booked(tmp_path):
+    tables = MemoryTables()
+    spec = StrategySpec(name=f"{__name__}:DivergingStrategy")
+    with pytest.raises(RunFailed, match=r"round 1: strategy .* made values of w that are not finite numbers"):
+        coordinator(Scripted(), tables, tmp_path, strategy=spec).run()
+
+    assert not rows_of(tables, RoundRow)
+    assert checkpoint.load_latest(tmp_path) is None
 
 
 def test_a_round_waits_for_a_reply_that_it_refuses():

@@ -1,6 +1,7 @@
 """A checkpoint holds all that the next round needs, appears whole, and only the newest are kept."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from safetensors.numpy import save_file
 
 from fedge.errors import BadInput
 from fedge.types import EMPTY_TRACE, Trace, TrainResult
-from fedge.wire import ClientState
+from fedge.wire import ClientState, to_json
 from server.state import checkpoint
 from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
 
@@ -31,7 +32,11 @@ def state(number: int) -> RunState:
         89.0625,
         (
             PendingResult(
-                number, 3.0, 45.0, answer("nano-1", 40.0), TrainResult({"b": np.ones(2, np.float32)}, 0.4, 0.9)
+                number,
+                3.0,
+                45.0,
+                answer("nano-1", 40.0),
+                TrainResult({"b": np.ones(2, np.float32)}, 0.4, 0.9, metrics={"norm": 1.5}),
             ),
         ),
         12.5,
@@ -53,6 +58,21 @@ def test_what_was_saved_is_loaded(tmp_path):
     assert loaded.fleet.histories == state(3).fleet.histories
     assert (loaded.selection, loaded.spent_j) == ({"pacer_s": 7.25}, 89.0625)
     assert (loaded.last_j, loaded.evaluation_j) == (12.5, 3.25)
+    assert loaded.pending[0].trained.metrics == {"norm": 1.5}
+
+
+def test_a_file_s_header_has_no_records_of_boards_but_those_of_an_earlier_version_are_read(tmp_path):
+    path = checkpoint.save(tmp_path, state(1))
+    with safe_open(path, framework="numpy") as opened:
+        notes, names = opened.metadata(), [name for name in opened.keys() if not name.startswith("records/")]  # noqa: SIM118
+        tensors = {name: opened.get_tensor(name) for name in names}
+    assert not any("nano-1" in text for name, text in notes.items() if name != "pending")
+    fleet = state(1).fleet
+    kinds = {"states": fleet.states, "fronts": fleet.fronts, "histories": fleet.histories}
+    earlier = {kind: json.dumps({board: to_json(one) for board, one in of.items()}) for kind, of in kinds.items()}
+    save_file(tensors, path, metadata=notes | earlier)
+
+    assert dataclasses.asdict(checkpoint.load_latest(tmp_path).fleet) == dataclasses.asdict(fleet)
 
 
 def test_a_result_under_way_is_kept_with_its_trace_to_the_last_bit(tmp_path):
