@@ -32,6 +32,12 @@ def test_a_loss_that_is_not_a_number_survives_the_journey():
     assert math.isnan(measured.step_s)
 
 
+def test_a_reason_that_is_no_utf8_survives_the_journey():
+    answer = ReplyMessage("nano-1", error="no file a\udc80b")
+
+    assert from_json(ReplyMessage, to_json(answer)) == answer
+
+
 @pytest.mark.parametrize("text", ["", "{", '{"kind": "obey"}', '{"kind": "train", "round": "many"}', "[]"])
 def test_a_text_that_is_not_the_record_is_refused(text):
     with pytest.raises(InvalidMessage, match="not a RequestMessage"):

@@ -36,6 +36,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.client.round import TRIAL_REASON
+from fedge.decisions import probe_choice
 from fedge.decisions.policies import load_policy
 from fedge.experiment import ExplorationSpec
 from fedge.types import Measurement, ModeMix, Modes, PowerMode, Predictions, RoundGoal
@@ -218,6 +219,13 @@ def test_in_a_round_too_short_for_a_probe_a_board_tries_a_mode_as_a_whole():
     assert played.measured.mode == played.decision.mode != MAXN
     assert played.decision.why == TRIAL_REASON
     assert played.measured.steps == 2
+
+
+def test_a_round_too_short_for_any_probe_weighs_none(monkeypatch):
+    for name in ("find_mode_to_repeat", "list_informative_modes", "find_most_saving_mode"):
+        monkeypatch.setattr(probe_choice, name, None)
+
+    assert Bench(exploration=SHORT).play(goal_of(2, 1.6), [seen(MAXN)]).decision.why == TRIAL_REASON
 
 
 def test_a_goal_that_no_known_mode_meets_says_that_only_known_modes_count():

@@ -92,6 +92,14 @@ def test_rounds_of_milliseconds_are_told_of_seldom_and_leave_nothing_stale(tmp_p
     assert read_progress(tmp_path)["nano-1"].round > 70
 
 
+def test_a_round_of_milliseconds_is_told_of_once(tmp_path):
+    teller = ProgressReporter(tmp_path, BoardProgress("nano-1", 0.0, "fetching"), Clock(), states_at_once=False)
+    teller.report("training")
+    assert not read_progress(tmp_path)
+    teller.finish("done")
+    assert read_progress(tmp_path)["nano-1"].state == "done"
+
+
 def test_what_cannot_be_told_stops_nobody(tmp_path):
     (tmp_path / "file").write_text("")
     teller = ProgressReporter(tmp_path / "file", BoardProgress("nano-1", 0.0, "idle"), Clock())
