@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
 
-from fedge.errors import BadInput, list_known
+from fedge.errors import BadInput, list_known, one_line
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -90,8 +90,8 @@ def _locate_problem(error: yaml.YAMLError) -> tuple[int | None, str]:
     is where it was opened.
     """
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return None, _join_words(error)
-    line, problem = error.problem_mark.line + 1, error.problem or _join_words(error)
+        return None, one_line(error)
+    line, problem = error.problem_mark.line + 1, one_line(error.problem or error)
     problem = problem.replace("'<stream end>'", "the end of the text").replace("'<scalar>'", "a value")
     opened = next((what for start, what in OPENED.items() if (error.context or "").startswith(start)), None)
     if opened is None or error.context_mark is None or error.context_mark.line + 1 == line:
@@ -184,9 +184,9 @@ class _BoundedLoader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep)
-        except (ValueError, OverflowError, KeyError, IndexError) as error:  # of int(), datetime() and such
+        except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:  # of int(), datetime() ...
             kind = node.tag.rpartition(":")[2]
-            raise _problem(f"{format_value(node.value)} is no {kind} ({_join_words(error)})", node) from error
+            raise _problem(f"{format_value(node.value)} is no {kind} ({one_line(error)})", node) from error
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise _problem(f"a whole number of more than {MAX_BITS} bits", node)
         return value
@@ -204,10 +204,6 @@ class _BoundedLoader(yaml.SafeLoader):
 
 def _problem(text: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, text, node.start_mark)
-
-
-def _join_words(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _measure_node(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
