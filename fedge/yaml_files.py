@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 import yaml
 
@@ -21,6 +21,8 @@ MAX_DEPTH = 40
 """Deepest nesting of lists and mappings. Experiments have 6 levels."""
 MAX_NODES = 200_000
 """Most values, keys included, once every alias is written out: a few lines of aliases can stand for billions."""
+UNUSED_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("binary", "set", "omap", "pairs")}
+"""Kinds that no key takes: bytes and sets are neither text nor lists."""
 MAX_BITS = 64
 """Largest whole number. Larger ones are no floats and fit into no column, and Python refuses to print long ones."""
 OPENED = {"while parsing a flow": "bracket", "while scanning a quoted scalar": "quote"}
@@ -180,6 +182,10 @@ def list_keys(record: type[BaseModel], location: Sequence[Any] = ()) -> list[str
 
 class _BoundedLoader(yaml.SafeLoader):
     """YAML's safe loader with the line in every error; of a repeated key it would silently take the last value."""
+
+    yaml_constructors: ClassVar = {
+        tag: construct for tag, construct in yaml.SafeLoader.yaml_constructors.items() if tag not in UNUSED_TAGS
+    }
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

@@ -54,6 +54,7 @@ def test_any_text_is_a_value_or_one_line_that_names_the_file(text):
         ("seed: 0x_", "plan.yaml: got .*'0x_' is no int"),
         ("seed: !!int abc", "plan.yaml: got .*'abc' is no int"),
         ("seed: !!timestamp x", "plan.yaml: got .*'x' is no timestamp"),
+        ("{!!binary =: 1}", "could not determine a constructor for the tag 'tag:yaml.org,2002:binary'"),
         ("seed: !!int [a]", "plan.yaml: got text that is not YAML; "),
         (f"seed: !{'a' * 5000} x", r"a{200}\.\.\.$"),
         ("? [x, y]\n: 1\n", "line 1: .*a list or mapping stands where a key is wanted"),
