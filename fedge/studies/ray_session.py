@@ -9,7 +9,8 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ from fedge.import_path import ROOT
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LISTENS_WITHIN_S = 5.0
 """Default limit for a cluster's machine to accept a connection, in seconds."""
+HEAD_GONE_S = 20.0
+"""Seconds without an answer after which a cluster's head is dead. Ray ends the process after 60, and says no cure."""
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Unless this is 0, Ray uses 127.0.0.1 as the machine's network address."""
 ADDRESS_ADVICE = "the address of a running Ray cluster, such as 10.0.0.5:6379"
@@ -111,6 +114,35 @@ def open_ray(cpus: float) -> Iterator[None]:
     # Ray prints messages of its machines to standard output, which is for a command's results.
     with redirect_stdout(sys.stderr), _join_cluster() if uses_cluster(os.environ) else _start_private_ray(cpus):
         yield
+
+
+class RayWatch:
+    """Notices that the Ray that this process is connected to has died: Ray itself would end the process a minute later.
+
+    Args:
+        now_s: A monotonic clock.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        from ray._private.worker import global_worker
+
+        node = global_worker.node
+        host, _, port = node.gcs_address.rpartition(":")
+        self._raylet, self._head = str(node.raylet_socket_name), (host.strip("[]"), int(port))
+        self._now_s, self._heard_s = now_s, now_s()
+
+    def check(self) -> None:
+        """Raise ``RunFailed`` if Ray on this machine, or the head of its cluster for ``HEAD_GONE_S``, is gone."""
+        with socket.socket(socket.AF_UNIX) as link:
+            if link.connect_ex(self._raylet):
+                raise RunFailed("Ray on this machine died (out of memory?); call this again")
+        try:
+            socket.create_connection(self._head, LISTENS_WITHIN_S).close()
+            self._heard_s = self._now_s()
+        except OSError as error:
+            if self._now_s() - self._heard_s > HEAD_GONE_S:
+                address = ":".join(map(str, self._head))
+                raise RunFailed(f"Ray's head at {address} died (out of memory?); call this again") from error
 
 
 def _is_connected() -> bool:
