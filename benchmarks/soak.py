@@ -239,10 +239,10 @@ async def send_hour(connections: ServerConnections, boards: int, hour: int, cloc
 
 async def replay_hours(service: int, hours: int, boards: int, folder: Path, clock: Any, port: int) -> None:
     """Print a line per hour, and how much the figures of the last hours differ from those of the first."""
-    lines = list[dict[str, float]]()
+    connections, lines = ServerConnections(folder / "in"), list[dict[str, float]]()
+    await connections.open(SENDERS)
     for hour in range(hours):
-        connections = ServerConnections(folder / "in")
-        await connections.open()  # anew, since the service closes those that say nothing for seconds
+        connections.took_s.clear()
         begun_s, before = time.monotonic(), look_at(service, folder / "store")
         await send_hour(connections, boards, hour, clock)
         wall_s, rows = time.monotonic() - begun_s, boards * HOUR_S
