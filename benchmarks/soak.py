@@ -211,7 +211,7 @@ def build_shape(chance: random.Random) -> bytes:
     clocks = {"cpu_mhz": draw(300, 1510), "gpu_mhz": draw(300, 625), "mem_mhz": (2133.0,) * STEP_S}
     loads = {"cpu_load": draw(0, 1), "gpu_load": draw(0, 1), "mem_load": draw(0, 1)}
     trace = Trace((0.0,), (1.0,) * STEP_S, draw(4, 25), draw(40, 60), **clocks, **loads, rails_w=rails)
-    return encode_batch(TelemetryBatch(VERSION, "BOARD", "replayed", 987654321, trace))
+    return encode_batch(TelemetryBatch(VERSION, board="BOARD", stream="replayed", seq=987654321, trace=trace))
 
 
 def fill_shape(shape: bytes, board: int, seq: int, begin_s: float) -> bytes:
@@ -291,7 +291,7 @@ def replay_telemetry(hours: int, boards: int, folder: Path) -> None:
         while not (folder / "in").is_socket():
             time.sleep(0.05)
             assert service.is_alive(), "the service ended"
-        asyncio.run(replay_hours(service.pid or 0, hours, boards, folder, clock, port))
+        asyncio.run(replay_hours(service.pid or 0, hours, boards, folder=folder, clock=clock, port=port))
     finally:
         service.terminate()
         service.join()
