@@ -74,13 +74,15 @@ class ServerConnections:
         self._free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
         self.took_s: list[float] = []
 
-    async def open(self) -> None:
-        for _ in range(CONNECTIONS):
+    async def open(self, count: int = CONNECTIONS) -> None:
+        for _ in range(count):
             self._free.put_nowait(await asyncio.open_unix_connection(str(self._path)))
 
     async def post(self, request: bytes) -> None:
         """Send a request and wait for the answer; a status other than 200 is an error."""
         reader, writer = await self._free.get()
+        if reader.at_eof():  # the server closes one that says nothing for seconds
+            reader, writer = await asyncio.open_unix_connection(str(self._path))
         begun_s = time.monotonic()
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")

@@ -10,8 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-MAX_SHOWN, MAX_MESSAGE = 300, 2_000
-"""Characters that a message shows of another's text, and characters of a whole message."""
+MAX_NAME, MAX_SHOWN, MAX_MESSAGE = 100, 300, 2_000
+"""Characters that a message shows of a name and of another's text, and characters of a whole message."""
 
 
 def one_line(text: object, longest: int = MAX_SHOWN) -> str:
@@ -81,7 +81,9 @@ def list_known(name: str, known: Iterable[str]) -> str:
     """Return the known names for a message; those that ``name`` may be a misspelling of come last, as a question."""
     listed = list(known)
     similar = find_similar(name, listed)
-    return ", ".join(listed) + (f"; did you mean {' or '.join(similar)}?" if similar else "")
+    return ", ".join(one_line(one, MAX_NAME) for one in listed) + (
+        f"; did you mean {' or '.join(similar)}?" if similar else ""
+    )
 
 
 def find_similar(name: str, known: Iterable[str]) -> list[str]:

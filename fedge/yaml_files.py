@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 import yaml
 
-from fedge.errors import BadInput, list_known
+from fedge.errors import BadInput, list_known, one_line
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -21,6 +21,8 @@ MAX_DEPTH = 40
 """Deepest nesting of lists and mappings. Experiments have 6 levels."""
 MAX_NODES = 200_000
 """Most values, keys included, once every alias is written out: a few lines of aliases can stand for billions."""
+UNUSED_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("binary", "set", "omap", "pairs")}
+"""Kinds that no key takes: bytes and sets are neither text nor lists."""
 MAX_BITS = 64
 """Largest whole number. Larger ones are no floats and fit into no column, and Python refuses to print long ones."""
 OPENED = {"while parsing a flow": "bracket", "while scanning a quoted scalar": "quote"}
@@ -90,8 +92,8 @@ def _locate_problem(error: yaml.YAMLError) -> tuple[int | None, str]:
     is where it was opened.
     """
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return None, _join_words(error)
-    line, problem = error.problem_mark.line + 1, error.problem or _join_words(error)
+        return None, one_line(error)
+    line, problem = error.problem_mark.line + 1, one_line(error.problem or error)
     problem = problem.replace("'<stream end>'", "the end of the text").replace("'<scalar>'", "a value")
     opened = next((what for start, what in OPENED.items() if (error.context or "").startswith(start)), None)
     if opened is None or error.context_mark is None or error.context_mark.line + 1 == line:
@@ -181,12 +183,16 @@ def list_keys(record: type[BaseModel], location: Sequence[Any] = ()) -> list[str
 class _BoundedLoader(yaml.SafeLoader):
     """YAML's safe loader with the line in every error; of a repeated key it would silently take the last value."""
 
+    yaml_constructors: ClassVar = {
+        tag: construct for tag, construct in yaml.SafeLoader.yaml_constructors.items() if tag not in UNUSED_TAGS
+    }
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep)
-        except (ValueError, OverflowError, KeyError, IndexError) as error:  # of int(), datetime() and such
+        except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:  # of int(), datetime() ...
             kind = node.tag.rpartition(":")[2]
-            raise _problem(f"{format_value(node.value)} is no {kind} ({_join_words(error)})", node) from error
+            raise _problem(f"{format_value(node.value)} is no {kind} ({one_line(error)})", node) from error
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise _problem(f"a whole number of more than {MAX_BITS} bits", node)
         return value
@@ -204,10 +210,6 @@ class _BoundedLoader(yaml.SafeLoader):
 
 def _problem(text: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, text, node.start_mark)
-
-
-def _join_words(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _measure_node(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:

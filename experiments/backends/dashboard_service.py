@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -105,13 +106,18 @@ def show_relay(
     _serve_source(source, place, told)
 
 
-def serve_fleet(service: FleetDashboard, place: ListenAddress, told: Callable[[str], None]) -> None:
-    """Serve the dashboard of a real fleet and accept its telemetry until interrupted."""
-    ingest = open_ingest(service.store, RetentionLimits(service.store_bytes, service.store_age_s))
+def serve_fleet(
+    service: FleetDashboard,
+    place: ListenAddress,
+    told: Callable[[str], None],
+    now_s: Callable[[], float] = time.time,
+) -> None:
+    """Serve the dashboard of a real fleet and accept its telemetry until interrupted; ``now_s`` returns unix time."""
+    ingest = open_ingest(service.store, RetentionLimits(service.store_bytes, service.store_age_s), now_s)
     try:
         with _private_umask():
             listening = _listen_unix(service.ingest)
-        source = FleetSource(ingest, service.store, service.runs)
+        source = FleetSource(ingest, service.store, service.runs, now_s)
         _serve_source(source, place, told, (ingest_app(ingest), listening))
     finally:
         ingest.close()

@@ -297,7 +297,7 @@ def _iter_problems(entries: list[object], where: str) -> Iterator[ServingProblem
     fields = ("family", "power_w", "latency_s", "rate_hz")
     for number, entry in enumerate(entries, 1):
         place = f"{where}: problem {number}"
-        if not isinstance(entry, Mapping) or not set(entry) <= set(fields) or "power_w" not in entry:
+        if not isinstance(entry, Mapping) or not set(entry) <= set(fields) or entry.get("power_w") is None:
             raise BadInput(place, str(entry)[:80], f"a mapping with {', '.join(fields)}")
         family = entry.get("family", "train" if entry.get("rate_hz") is None else "concurrent")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import secrets
@@ -9,6 +10,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
@@ -22,6 +24,10 @@ from fedge.import_path import ROOT
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LISTENS_WITHIN_S = 5.0
 """Default limit for a cluster's machine to accept a connection, in seconds."""
+ASKED_EVERY_S, HEAD_GONE_S = 1.0, 20.0
+"""Seconds between two looks at a cluster's head, and without an answer after which it is dead. Ray ends the process
+after 60, and says no cure.
+"""
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Unless this is 0, Ray uses 127.0.0.1 as the machine's network address."""
 ADDRESS_ADVICE = "the address of a running Ray cluster, such as 10.0.0.5:6379"
@@ -111,6 +117,33 @@ def open_ray(cpus: float) -> Iterator[None]:
     # Ray prints messages of its machines to standard output, which is for a command's results.
     with redirect_stdout(sys.stderr), _join_cluster() if uses_cluster(os.environ) else _start_private_ray(cpus):
         yield
+
+
+class RayWatch:
+    """Notices that the Ray to which this process is connected has died; Ray itself ends the process a minute later."""
+
+    def __init__(self) -> None:
+        from ray._private.worker import global_worker
+
+        host, _, port = global_worker.node.gcs_address.rpartition(":")
+        self._raylet, self._head = str(global_worker.node.raylet_socket_name), (host.strip("[]"), int(port))
+        self._heard_s = time.monotonic()
+
+    def check(self) -> None:
+        """Raise ``RunFailed`` if Ray on this machine, or the head of its cluster for ``HEAD_GONE_S``, is gone."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(LISTENS_WITHIN_S)
+            if link.connect_ex(self._raylet) in {errno.ECONNREFUSED, errno.ENOENT}:
+                raise RunFailed("Ray on this machine died (out of memory?); call this again")
+        if time.monotonic() - self._heard_s < ASKED_EVERY_S:
+            return
+        try:
+            socket.create_connection(self._head, LISTENS_WITHIN_S).close()
+            self._heard_s = time.monotonic()
+        except OSError as error:
+            if time.monotonic() - self._heard_s > HEAD_GONE_S:
+                address = ":".join(map(str, self._head))
+                raise RunFailed(f"Ray's head at {address} died (out of memory?); call this again") from error
 
 
 def _is_connected() -> bool:

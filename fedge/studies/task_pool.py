@@ -23,7 +23,7 @@ from fedge.child_processes import count_cores
 from fedge.errors import BadInput, FedgeError, RunFailed
 from fedge.import_path import ROOT
 from fedge.phases import begin_phase
-from fedge.studies.ray_session import open_ray, uses_cluster
+from fedge.studies.ray_session import RayWatch, open_ray, uses_cluster
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -163,6 +163,7 @@ def _run_on_ray(
     shared, own = ray.put(pickle.dumps(run)), describe_package()
     waiting = deque(enumerate(jobs))
     running: dict[Any, int] = {}
+    watch = RayWatch()
     with tempfile.TemporaryDirectory(prefix="fedge-tasks-") as notes:
         try:
             while waiting or running:
@@ -171,6 +172,7 @@ def _run_on_ray(
                     note, arguments = str(Path(notes, str(place))), (pickle.dumps(job), own)
                     running[task.options(name=str(job), **wanted).remote([shared], *arguments, note)] = place
                 ended, _ = ray.wait(list(running), timeout=NOTES_EVERY_S)
+                watch.check()
                 _show_phases(jobs, running, len(jobs) - len(waiting) - len(running), Path(notes))
                 for reference in ended:
                     yield _read_outcome(running.pop(reference), reference, own)

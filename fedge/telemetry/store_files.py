@@ -1,6 +1,7 @@
 """Files of a store: numbered Parquet parts and write-ahead files, and the conversion from one to the other.
 
-``store/<table>/<number>.wal`` becomes ``<number>.parquet``; a part supersedes the write-ahead file of its number. Every
+``store/<table>/<number>.wal`` becomes ``<number>.parquet``; a part supersedes the write-ahead file of its number. In a
+fleet's store, neighbouring parts become ``<first>-<last>.parquet``, which supersedes all files of these numbers. Every
 step leaves either the previous or the next state, and can be repeated.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +22,7 @@ from fedge.errors import BadInput
 from fedge.json_reader import read_json
 from fedge.telemetry import wal
 from fedge.telemetry.run_folder import STORE
-from fedge.telemetry.store_schema import BY_NAME, TABLES, VERSION, StoreTable, arrow_schema, fit_to_schema
+from fedge.telemetry.store_schema import TABLES, VERSION, StoreTable, arrow_schema, fit_to_schema
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ VERSION_FILE = "VERSION"
 VERSION_1_FILE = "rounds.parquet"
 """File by which a run folder of version 1 is known, which is no longer read."""
 PART, WAL, DAMAGED, TEMPORARY = ".parquet", ".wal", ".damaged", ".part"
+NUMBERED = re.compile(r"(\d+)(?:-(\d+))?(\.parquet|\.wal|\.damaged)", re.ASCII)
 NO_VALUE = -math.inf
 """Smaller than every value: the maximum of an empty column."""
 ROW_GROUP = 131_072
@@ -39,22 +42,24 @@ READABLE = "files as fedge wrote them; a damaged one can be moved away, its rows
 
 @dataclass(frozen=True, slots=True)
 class StoreListing:
-    """A table's files by number, from one listing of its folder."""
+    """A table's files by number, from one listing of its folder.
+
+    Attributes:
+        parts: By their last number.
+        live_wals: Write-ahead files that no part supersedes.
+        superseded: Parts and write-ahead files that a part supersedes.
+    """
 
     parts: Mapping[int, Path]
-    wals: Mapping[int, Path]
+    live_wals: Mapping[int, Path]
     damaged: Mapping[int, Path]
+    superseded: tuple[Path, ...]
     temporary: tuple[Path, ...]
-
-    @property
-    def live_wals(self) -> Mapping[int, Path]:
-        """Write-ahead files that no part supersedes."""
-        return {number: path for number, path in self.wals.items() if number not in self.parts}
 
     @property
     def last(self) -> int:
         """The highest number in use; 0 if there is none."""
-        return max((*self.parts, *self.wals, *self.damaged), default=0)
+        return max((*self.parts, *self.live_wals, *self.damaged), default=0)
 
 
 def table_folder(folder: Path, table: StoreTable) -> Path:
@@ -68,13 +73,24 @@ def list_store_files(where: Path) -> StoreListing:
         names = sorted(path.name for path in where.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         names = []
-    by_kind: dict[str, dict[int, Path]] = {PART: {}, WAL: {}, DAMAGED: {}}
+    parts, wals, damaged, superseded = dict[int, Path](), dict[int, Path](), dict[int, Path](), list[Path]()
+    spans = []
     for name in names:
-        stem, dot, kind = name.partition(".")
-        if stem.isdecimal() and dot + kind in by_kind:
-            by_kind[dot + kind][int(stem)] = where / name
+        if found := NUMBERED.fullmatch(name):
+            first, last = int(found[1]), int(found[2] or found[1])
+            if found[3] == DAMAGED:
+                damaged[last] = where / name
+            else:
+                spans.append((first, -last, found[3] == WAL, where / name))
+    end = -1
+    for _, before, is_wal, path in sorted(spans):  # the widest first, and a part before a write-ahead file
+        if -before <= end:
+            superseded.append(path)
+        else:
+            (wals if is_wal else parts)[-before] = path
+            end = -before
     temporary = tuple(where / name for name in names if name.endswith(TEMPORARY))
-    return StoreListing(by_kind[PART], by_kind[WAL], by_kind[DAMAGED], temporary)
+    return StoreListing(parts, wals, damaged, tuple(superseded), temporary)
 
 
 def numbered_path(where: Path, number: int, kind: str) -> Path:
@@ -149,7 +165,7 @@ def repair_leftovers(where: Path, table: StoreTable) -> int:
     """Remove temporary files and finish what an earlier writer left; return the next free number."""
     where.mkdir(parents=True, exist_ok=True)
     files = list_store_files(where)
-    for path in (*files.temporary, *(path for number, path in files.wals.items() if number in files.parts)):
+    for path in (*files.temporary, *files.superseded):
         path.unlink()
     for number, path in files.live_wals.items():
         contents = wal.read(path)
@@ -166,7 +182,7 @@ def forget_after(where: Path, last_round: int) -> None:
     import pyarrow.compute as pc
 
     for path in list_store_files(where).parts.values():
-        if _greatest_value(path, "round") <= last_round:
+        if read_greatest(path, "round") <= last_round:
             continue
         rows = read_part(path)
         kept = rows.filter(pc.less_equal(rows.column("round"), last_round))
@@ -177,40 +193,20 @@ def forget_after(where: Path, last_round: int) -> None:
             write_part(path, kept)
 
 
-def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s: float) -> int:
-    """Remove the oldest parts of a table until it keeps both limits; write-ahead files stay.
-
-    An empty part replaces a removed one that has the highest number, so that no number is used twice. A part is too old
-    if all its rows are older than ``max_age_s``.
-
-    Returns:
-        The number of removed parts.
-    """
-    kind = BY_NAME[table]
-    where = table_folder(folder, kind)
-    files = list_store_files(where)
-    used = sum(_size_bytes(path) for path in files.live_wals.values())
-    gone = []
-    for number, path in sorted(files.parts.items(), reverse=True):
-        used += _size_bytes(path)
-        newest_s = _greatest_value(path, kind.time)
-        is_kept = used <= max_bytes and newest_s >= now_s - max_age_s
-        if not is_kept and not (number == files.last and newest_s == NO_VALUE):
-            gone.append(number)
-    for number in reversed(gone):  # what needs room comes last
-        if number == files.last:
-            write_part(files.parts[number], make_empty_table(kind))
-        else:
-            files.parts[number].unlink(missing_ok=True)
-    return len(gone)
-
-
-def _greatest_value(path: Path, column: str) -> float:
-    """Return the maximum of a part's column from its footer.
+def read_greatest(path: Path, column: str) -> float:
+    """Return the maximum of a part's column from its footer, which is read once.
 
     Returns:
         Infinity if the footer does not contain it, ``NO_VALUE`` for an empty part.
+
+    Raises:
+        FileNotFoundError: It has gone.
     """
+    return _read_greatest(path, column, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=10_000)
+def _read_greatest(path: Path, column: str, _changed_ns: int) -> float:
     import pyarrow.parquet as pq
 
     try:
@@ -226,7 +222,7 @@ def _greatest_value(path: Path, column: str) -> float:
     return max(float(group.max) for group in groups)
 
 
-def _size_bytes(path: Path) -> int:
+def size_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:

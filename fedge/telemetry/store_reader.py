@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -46,6 +46,11 @@ class TableSnapshot:
     parts: tuple[Path, ...]
     recent: Any
     notes: tuple[str, ...] = ()
+
+    def keep_since(self, at_s: float) -> TableSnapshot:
+        """Return the snapshot without the parts of which every row is older."""
+        kept = (path for path in self.parts if store_files.read_greatest(path, self.table.time) >= at_s)
+        return replace(self, parts=tuple(kept))
 
     def dataset(self) -> Any:
         """Return parts and write-ahead rows as one Arrow dataset; columns missing in a part are null."""

@@ -301,6 +301,7 @@ def _config(app: Any, http: type[asyncio.Protocol] | Literal["auto"] = LimitedCo
         http=http,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None,
+        log_level="error",  # a client that sends rubbish writes no log: a warning of each would be 60 bytes
         access_log=False,
         server_header=False,
         proxy_headers=False,

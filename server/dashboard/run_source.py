@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedge.telemetry import open_run, run_folder
+from fedge.telemetry.fleet_store import read_samples
 from fedge.telemetry.intake import BoardLedger
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import read_progress
@@ -38,7 +40,7 @@ QUIET_AFTER_S = 900.0
 for false alarms in long rounds.
 """
 LAST_COLUMNS = tuple(item.name for item in fields(LastRow))
-CURVE_COLUMNS = "at_s, span_s, power_w, temperature_c"
+CURVE_COLUMNS = ("at_s", "span_s", "power_w", "temperature_c")
 ProgressReader = Callable[[], Mapping[str, BoardProgress]]
 RefusalReader = Callable[[], Mapping[str, Mapping[str, int]]]
 
@@ -159,7 +161,7 @@ class RunSource:
         with open_run(self._folder) as run:
             rows = table_to_records(select_rows(run, "*", "clients", f"{of_board} order by round"), ClientRow)
             events = select_rows(run, "at_s, round, kind, message", "events", f"{of_board} order by at_s").to_pylist()
-            return rows, tuple(EventLine(**event) for event in events), read_curve(run, f"{of_board} order by at_s")
+            return rows, tuple(EventLine(**event) for event in events), read_curve(self._folder, board)
 
     def _refresh(self) -> None:
         """Read the files that have changed."""
@@ -252,9 +254,9 @@ def board_condition(name: str) -> str:
     return f"board = '{quoted}'"
 
 
-def read_curve(run: RunReader, where: str) -> PowerCurve:
-    """Read the power and temperature of the samples that meet a condition."""
-    samples = select_rows(run, CURVE_COLUMNS, "samples", where)
+def read_curve(folder: Path, board: str, since_s: float = -math.inf) -> PowerCurve:
+    """Read the power and temperature of a board's samples from a time on."""
+    samples = read_samples(folder, board, CURVE_COLUMNS, since_s)
     return PowerCurve(*(tuple(column.to_pylist()) for column in samples.columns))
 
 
@@ -311,9 +313,7 @@ class FleetSource:
         history = self._run.history(board)
         if history is None:
             return None
-        newer = f"at_s >= {self._now_s() - CURVE_WINDOW_S:.3f}"
-        with open_run(self._store) as store:
-            curve = read_curve(store, f"{board_condition(board)} and {newer} order by at_s")
+        curve = read_curve(self._store, board, self._now_s() - CURVE_WINDOW_S)
         return replace(history, curve=views.thin_curve(curve), sampled=True, clock="unix") if curve.at_s else history
 
     def _build_run_source(self, folder: Path | None) -> RunSource:

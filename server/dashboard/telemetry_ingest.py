@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -23,13 +24,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedge.atomic_files import replace_file
+from fedge.errors import FedgeError
 from fedge.json_reader import MalformedJson
 from fedge.strict_json import BOARD
 from fedge.telemetry import intake, live_records
+from fedge.telemetry.fleet_store import forget_old, merge_parts, read_last_ends
 from fedge.telemetry.intake import BoardLedger, Intake
 from fedge.telemetry.live_records import TelemetryBatch
 from fedge.telemetry.store import RunTables
-from fedge.telemetry.store_files import forget_old
 from fedge.telemetry.store_records import SampleRow
 from fedge.telemetry.uplink import LINK_MESSAGE_BYTES, LINK_MESSAGE_TYPE
 
@@ -48,7 +50,12 @@ MAX_READ_BYTES = 4 * 2**20
 """Bytes read of a message, more than the proxy lets through."""
 BODY_TIMEOUT_S = 20.0
 """Seconds in which a message must arrive; the proxy buffers it and then sends it at once."""
-LAST_ENDS_QUERY = "SELECT board, max(at_s + span_s) AS end_s FROM samples GROUP BY board"
+CHANGED_BEFORE_S = 600.0
+"""Seconds before the ledgers were saved from which files of the store may have rows that they lack: a margin for a
+clock that is set while they are written.
+"""
+UPKEEP_ENDS_S = 10.0
+"""Seconds that a service that ends waits for its store's upkeep, which the next one repeats."""
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +108,7 @@ class TelemetryIngest:
         self._turn = threading.Lock()
         self._saved_s = self._forgot_s = wall_s()
         self._failing = False
+        self._upkeep: threading.Thread | None = None
 
     def accept_all(self, messages: Sequence[BoardMessage]) -> list[IngestReply]:
         """Process messages, at most one of each board, and append their rows to the store together; reply in order."""
@@ -134,6 +142,8 @@ class TelemetryIngest:
 
     def close(self) -> None:
         """Close the store and save the ledgers."""
+        if self._upkeep is not None:
+            self._upkeep.join(UPKEEP_ENDS_S)
         with self._turn:
             self._tables.close()
             self._save()
@@ -165,15 +175,22 @@ class TelemetryIngest:
             self._forgot_s = now_s
             try:
                 self._tables.seal()  # only sealed files can be deleted, and a small fleet takes long to fill one
-                forget_old(
-                    self._folder,
-                    table="samples",
-                    max_bytes=self._limits.most_bytes,
-                    max_age_s=self._limits.most_age_s,
-                    now_s=now_s,
-                )
             except OSError as error:
-                logger.warning("the store cannot be held against its limits: %s", error)
+                logger.warning("the newest samples stay in a write-ahead file: %s", error)
+            if self._upkeep is None or not self._upkeep.is_alive():  # beside the messages: it may take minutes
+                self._upkeep = threading.Thread(
+                    target=self._keep_store, args=(now_s,), name="fedge-upkeep", daemon=True
+                )
+                self._upkeep.start()
+
+    def _keep_store(self, now_s: float) -> None:
+        """Delete old samples, and merge files of the store."""
+        limits = {"max_bytes": self._limits.most_bytes, "max_age_s": self._limits.most_age_s}
+        try:
+            forget_old(self._folder, "samples", **limits, now_s=now_s)
+            merge_parts(self._folder, "samples", **limits)
+        except (OSError, ValueError, FedgeError) as error:  # Arrow's are of the first two kinds
+            logger.warning("the store cannot be held against its limits: %s", error)
 
     def _save(self) -> None:
         path = self._folder / BOOKS_FILE
@@ -214,22 +231,15 @@ def open_ingest(
 
 def _load_books(folder: Path) -> Intake:
     """Load the ledgers, corrected by the store, to which rows are written first."""
-    ends_s = _read_last_ends(folder)
+    path = folder / BOOKS_FILE
     try:
-        return intake.decode_intake((folder / BOOKS_FILE).read_bytes(), ends_s)
+        saved_s, data = path.stat().st_mtime, path.read_bytes()
+        return intake.decode_intake(data, read_last_ends(folder, saved_s - CHANGED_BEFORE_S))
     except FileNotFoundError:
-        return Intake(ends_s)
+        pass
     except (OSError, MalformedJson) as error:
-        logger.warning("%s cannot be read, and is made anew from the store: %s", folder / BOOKS_FILE, error)
-        return Intake(ends_s)
-
-
-def _read_last_ends(folder: Path) -> dict[str, float]:
-    """Return when each board's last stored sample ends, in unix seconds."""
-    from fedge.telemetry import open_run
-
-    with open_run(folder) as run:
-        return {row["board"]: float(row["end_s"]) for row in run.query(LAST_ENDS_QUERY).to_pylist()}
+        logger.warning("%s cannot be read, and is made anew from the store: %s", path, error)
+    return Intake(read_last_ends(folder, -math.inf))
 
 
 def ingest_app(ingest: TelemetryIngest) -> ASGIApp:

@@ -73,14 +73,19 @@ def desk(
     config.write_text(json.dumps(_config(jetsons.board(name))), encoding="utf-8")
     daemon = [str(DAEMON), "--root", str(root), "--config", str(config), "--socket", settings.power_socket]
     daemon += ["--tick-s", f"{TICK_S}"]
-    trainer = ["-m", "fedge.worker", "--socket", settings.worker_socket, "--data-root", str(settings.state_dir)]
     log = tmp_path / "log"
-    with _running([sys.executable, *daemon], settings.power_socket, log):
+    with listening([sys.executable, *daemon], settings.power_socket, log):
         if not worker:
             yield Desk(settings, root, log)
             return
-        with _running([python, *trainer], settings.worker_socket, log) as supervisor:
+        with listening(worker_command(settings, python), settings.worker_socket, log) as supervisor:
             yield Desk(settings, root, log, supervisor)
+
+
+def worker_command(settings: NodeSettings, python: str = sys.executable) -> list[str]:
+    """How a board's worker is started."""
+    places = ["--socket", settings.worker_socket, "--data-root", str(settings.state_dir)]
+    return [python, "-m", "fedge.worker", *places]
 
 
 @contextmanager
@@ -102,8 +107,7 @@ def gpu_desk(tmp_path: Path, board: str) -> Iterator[tuple[Desk, dict[str, str]]
         "sys.modules[__name__] = FakeNvml([FakeCard()])",
     )
     (library / "pynvml.py").write_text("\n".join(lines), encoding="utf-8")
-    trainer = ["-m", "fedge.worker", "--socket", settings.worker_socket, "--data-root", str(settings.state_dir)]
-    with _running([sys.executable, *trainer], settings.worker_socket, tmp_path / "log") as supervisor:
+    with listening(worker_command(settings), settings.worker_socket, tmp_path / "log") as supervisor:
         path = os.pathsep.join(map(str, (library, ROOT, ROOT / "tests")))
         yield Desk(settings, Path("/"), tmp_path / "log", supervisor), {"PYTHONPATH": path}
 
@@ -128,7 +132,7 @@ def _config(truth: jetsons.Board) -> dict[str, object]:
 
 
 @contextmanager
-def _running(command: Sequence[str], at: str, log: Path) -> Iterator[int]:
+def listening(command: Sequence[str], at: str, log: Path) -> Iterator[int]:
     """A program until the end of the block, once it listens at a socket's path; its process id."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with log.open("ab") as output:

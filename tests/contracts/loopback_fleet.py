@@ -17,12 +17,14 @@ from experiments.backends.sim_backend import find_free_port
 class Fleet:
     """Where the SuperLink listens, the boards, and the processes of their SuperNodes by board name.
 
-    ``runtimes``: where each board's runner of ClientApps asks for work, by board name.
+    ``links``: the process of the SuperLink. ``runtimes``: where each board's runner of ClientApps asks for work, by
+    board name.
     """
 
     address: str
     desks: dict[str, Desk]
     nodes: dict[str, subprocess.Popen[bytes]]
+    links: list[subprocess.Popen[bytes]] = field(default_factory=list)
     runtimes: dict[str, str] = field(default_factory=dict)
 
 
@@ -36,9 +38,9 @@ def loopback_fleet(
     """
     with ExitStack() as stack:
         port = find_free_port()
-        options = ["--insecure", "--host", "127.0.0.1", "--port", str(port)]
+        options = ["--insecure", "--host", "127.0.0.1", "--port", str(port), "--database", str(folder / "state.db")]
         link = ["flower-superlink", *options, "--disable-runtime-dependency-installation"]
-        stack.enter_context(flower(link, folder / "superlink", "Uvicorn running on"))
+        links = [stack.enter_context(flower(link, folder / "superlink", "Uvicorn running on"))]
         desks, nodes, runtimes = {}, {}, {}
         for i, kind in enumerate(kinds, start=1):
             name = names[i - 1] if names else f"board-{i}"
@@ -56,7 +58,7 @@ def loopback_fleet(
             runtimes[name] = f"127.0.0.1:{own_port}"
             node += ["--port", own_port, "--isolation", isolation, "--node-config", f'settings="{settings}"']
             nodes[name] = stack.enter_context(flower(node, place / "node", "SuperNode", changes))
-        yield Fleet(f"127.0.0.1:{port}", desks, nodes, runtimes)
+        yield Fleet(f"127.0.0.1:{port}", desks, nodes, links, runtimes)
 
 
 @contextmanager

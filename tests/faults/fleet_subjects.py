@@ -7,9 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from contracts.desk import listening, worker_command
 from contracts.loopback_fleet import Fleet, flower, loopback_fleet
 from contracts.processes import wait_for
 from faults.fault_points import KILL, STOP, TERMINATE, Attack, require
@@ -43,6 +45,8 @@ FLEET_FAULTS = (
     f"{KILL} supernode",
     f"{KILL} client app",
     f"{KILL} trainer",
+    f"{KILL} worker",
+    f"{KILL} superlink",
     f"{STOP} supernode",
     f"{STOP} client app",
     f"{TERMINATE} supernode",
@@ -51,7 +55,7 @@ FLEET_FAULTS = (
 
 @contextmanager
 def open_fleet(scratch: Path) -> Iterator[Attack]:
-    """A board's SuperNode, which systemd would start again, the process of its client, or the worker's trainer."""
+    """The SuperLink, a board's SuperNode or worker, which systemd would start again, its client app or trainer."""
     with ExitStack() as scope:
         fedge = scope.enter_context(WarmCommands())
         fleet = scope.enter_context(loopback_fleet([*BOARDS.values()], scratch / "fleet"))
@@ -68,9 +72,9 @@ def open_fleet(scratch: Path) -> Iterator[Attack]:
             hit, code = disturb_after_round(
                 fedge, after, lambda: find_on_board(fleet, board, victim), log, kind, stop_s
             )
-            if victim == "supernode" and kind != STOP and hit:
+            if victim in {"supernode", "superlink", "worker"} and kind != STOP and hit:
                 time.sleep(chance.uniform(0.0, LONGEST_STOP_S))
-                start_again(fleet, board, scope, scratch / folder.name)
+                start_again(fleet, victim, board, scope, scratch / folder.name)
             code = fedge.wait() if code is None else code
             check_cause(log, code, fault)
             if code != 0:
@@ -85,20 +89,33 @@ def open_fleet(scratch: Path) -> Iterator[Attack]:
 
 
 def find_on_board(fleet: Fleet, board: str, victim: str) -> list[int]:
-    if victim == "trainer":
-        return [fleet.desks[board].trainer]
-    node = fleet.nodes[board].pid
-    return [node] if victim == "supernode" else list_descendants(node, "flwr-clientapp")
+    if victim == "client app":
+        return list_descendants(fleet.nodes[board].pid, "flwr-clientapp")
+    desk = fleet.desks[board]
+    pids = {"worker": desk.supervisor, "superlink": fleet.links[0].pid, "supernode": fleet.nodes[board].pid}
+    return [desk.trainer if victim == "trainer" else pids[victim]]
 
 
-def start_again(fleet: Fleet, board: str, scope: ExitStack, home: Path) -> None:
-    """Start a board's SuperNode as its service does, until the scope ends."""
-    ended = fleet.nodes[board]
-    if ended.poll() is None:
-        ended.send_signal(signal.SIGTERM)
-    ended.wait(LIMIT_S)
-    command = ["flower-supernode", *map(str, list(ended.args)[1:])]  # type: ignore[arg-type]  # a list, as it was given
-    fleet.nodes[board] = scope.enter_context(flower(command, home, "SuperNode"))
+def start_again(fleet: Fleet, victim: str, board: str, scope: ExitStack, home: Path) -> None:
+    """Start what was ended as its service does, until the scope ends; SuperNodes that ended with the SuperLink too."""
+    if victim == "worker":
+        desk = fleet.desks[board]
+        worker = listening(worker_command(desk.settings), desk.settings.worker_socket, desk.log)
+        fleet.desks[board] = replace(desk, supervisor=scope.enter_context(worker))
+        return
+    if victim == "superlink":
+        command = ["flower-superlink", *map(str, list(fleet.links[0].args)[1:])]  # type: ignore[arg-type]  # a list
+        fleet.links[0] = scope.enter_context(flower(command, home / "link", "Uvicorn running on"))
+        time.sleep(LONGEST_STOP_S)
+    for name in fleet.nodes if victim == "superlink" else [board]:
+        ended = fleet.nodes[name]
+        if victim == "superlink" and ended.poll() is None:
+            continue
+        if ended.poll() is None:
+            ended.send_signal(signal.SIGTERM)
+        ended.wait(LIMIT_S)
+        command = ["flower-supernode", *map(str, list(ended.args)[1:])]  # type: ignore[arg-type]  # a list
+        fleet.nodes[name] = scope.enter_context(flower(command, home / name, "SuperNode"))
 
 
 def check_rows(rows: list[ClientRow]) -> None:

@@ -18,6 +18,7 @@ def test_invalid_input_is_one_printable_line_whatever_was_given(where, got, righ
 def test_a_long_text_is_cut():
     assert len(one_line("x" * 10**6)) == 300
     assert len(str(BadInput("x" * 10**6, "y" * 10**6, "z" * 10**6))) < 3_000
+    assert len(str(UnknownName("x", "y", ("z" * 10**6, "a")))) < 200
     assert len(describe_error(ValueError("x" * 10**6))) < 400
 
 

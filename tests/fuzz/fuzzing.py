@@ -69,9 +69,18 @@ class TooLong(BaseException):
 
 
 def make_input(target: FuzzTarget, seeds: Sequence[bytes], number: int) -> bytes:
-    """Return the input with this number: good ones first, then changed ones; always the same."""
+    """Return the input with this number, always the same.
+
+    Good ones come first, then in turn changed ones and, as long as there are some, good ones cut after each byte.
+    """
     if number < len(seeds):
         return seeds[number]
+    turn, is_changed = divmod(number - len(seeds), 2)
+    cuts = 0 if is_changed else turn
+    for seed in seeds if not is_changed else ():
+        if cuts < len(seed):
+            return seed[:cuts]
+        cuts -= len(seed)
     random = Random(number)
     return target.mutate(random, random.choice(seeds))
 

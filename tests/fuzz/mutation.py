@@ -1,5 +1,6 @@
 """Hostile inputs made from good ones: bytes changed, JSON values exchanged, frames filled anew."""
 
+import io
 import json
 import re
 import zlib
@@ -42,6 +43,96 @@ HOSTILE_TEXT = (
         "\u2028",
     ),
     *("[" * DEEP, "{a: " * 200, "&a [*a]", "!!python/object:os.system", "<", ">", "=", "\ud800", "true", "null", "~"),
+    *(
+        "2024-13-45",
+        "0x_",
+        "!!int abc",
+        "!!timestamp x",
+        "!!binary =",
+        "!!set {a, b}",
+        "? [x, y]",
+        "{[]: 2}",
+        "|",
+        "%YAML 9",
+    ),
+    "["
+    + ", ".join(f"&a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 9)}]" for i in range(12))
+    + "]",  # 9 ** 12 values
+    "{a: &m {x: 1}, b: {<<: [" + ", ".join(["*m"] * 500) + "]}}",
+    *(
+        "1" + ":0" * 2_000,
+        "- " * DEEP,
+        "? " * DEEP,
+        '"' + "\\x41" * 2_000 + '"',
+        "a: " * 2_000,
+        "\n---\n",
+        "!" + "a" * 2_000,
+    ),
+)
+HOSTILE_HEADERS = (
+    *(
+        b"Content-Length: -1",
+        b"Content-Length: 9" + b"9" * 400,
+        b"Content-Length: 4\r\nContent-Length: 5",
+        b"\0",
+        b"\r",
+        b"\n",
+    ),
+    *(
+        b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+        b"Expect: 100-continue",
+        b": x",
+        b" x",
+    ),
+    *(
+        b"Upgrade: websocket\r\nConnection: Upgrade",
+        b"Cookie: " + b"a=b; " * 2_000,
+        b"Cookie: =;;=\xff",
+        b"Host: [::1",
+        b"Host:",
+    ),
+    *(
+        b"X" * 40_000 + b": y",
+        b"X: " + b"y" * 70_000,
+        b"X: y\r\n" * 3_000,
+        b"Authorization: Bearer \xe9",
+        b"If-None-Match: \xff",
+    ),
+    *(
+        b"Host: 127.0.0.1:1\r\nHost: other",
+        b"Content-Type: application/octet-stream",
+        b"X-Fedge-Board: ../x",
+        b"Range: bytes=9-1",
+    ),
+)
+HOSTILE_PATHS = (
+    *(
+        b"/../../etc/passwd",
+        b"/static/../../../x",
+        b"/static/%2e%2e/%2e%2e/x",
+        b"/%00",
+        b"/%ff%fe",
+        b"*",
+        b"//x/y",
+        b"http://x/",
+    ),
+    *(
+        b"/api/boards/" + b"%27" * 500,
+        b"/api/boards/' or 1=1",
+        b"/api/rounds/" + b"9" * 5_000,
+        b"/api/rounds/-1",
+        b"/api/rounds/1e9",
+    ),
+    *(
+        b"/api/boards/",
+        b"/api/view?" + b"a=b&" * 5_000,
+        b"/" + b"x" * 70_000,
+        b"/telemetry/",
+        b"/api/login",
+        b"/metrics",
+        b"",
+    ),
 )
 HOSTILE_NUMBERS = ("NaN", "-1", "-1.5", "0", "1e999", "-1e999", "1e308", "5e-324", "9223372036854775808", "1e18")
 NUMBER = re.compile(rb"(?<=[\[:,])-?\d[\d.eE+-]*")
@@ -168,6 +259,72 @@ def mutate_frames(random: Random, data: bytes) -> bytes:
     if random.randrange(6) == 0:
         random.shuffle(frames)
     return b"".join(make_frame(frame) for frame in frames)
+
+
+def mutate_request(random: Random, data: bytes) -> bytes:
+    """Return an HTTP request with another method, path, header or body, or several requests on one connection."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    kind = random.randrange(6)
+    if kind == 0:
+        return mutate_bytes(random, data)
+    if kind == 1:
+        return data * random.choice((1, 2, 30)) + mutate_bytes(random, data)
+    if kind == 2:
+        return head + b"\r\n\r\n" + mutate_json(random, body) if body else mutate_text(random, data)
+    method, path, *version = lines[0].split(b" ")
+    if kind == 3:
+        path = random.choice(HOSTILE_PATHS)
+    elif kind == 4:
+        method = random.choice(
+            (b"", b"POST", b"HEAD", b"OPTIONS", b"TRACE", b"CONNECT", b"PRI", b"G\xffT", b"X" * 5_000)
+        )
+        version = [random.choice((b"HTTP/1.0", b"HTTP/9.9", b"HTTP/1.1 x", b"", b"HTTP/2.0"))]
+    else:
+        lines.insert(random.randrange(1, len(lines) + 1), random.choice(HOSTILE_HEADERS))
+    lines[0] = b" ".join((method, path, *version))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def mutate_parquet(random: Random, data: bytes) -> bytes:
+    """Return a Parquet file with changed bytes, with a changed footer whose length is right, or from elsewhere."""
+    kind = random.randrange(8)
+    if kind < 3:
+        return mutate_bytes(random, data)
+    if kind == 3:
+        return _make_foreign_parquet(random, data)
+    length = int.from_bytes(data[-8:-4], "little")
+    footer = bytearray(data[-8 - length : -8])
+    for _ in range(random.choice((1, 1, 2, 4, 16))):
+        footer[random.randrange(length)] = random.choice((0, 1, 0x7F, 0x80, 0xFF, random.randrange(256)))
+    return data[: -8 - length] + bytes(footer) + data[-8:]
+
+
+def _make_foreign_parquet(random: Random, data: bytes) -> bytes:
+    """Return the rows with a column of another type, name or number, as another program could have written them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(io.BytesIO(data))
+    count, at = rows.num_rows, random.randrange(rows.num_columns)
+    instead = random.choice(
+        (
+            pa.array([[[1]] * 3] * count, pa.list_(pa.list_(pa.int8()))),
+            pa.array([{"a": {"b": b"\xff"}}] * count),
+            pa.array([2**63 - 1] * count, pa.timestamp("ns")),
+            pa.array([None] * count, pa.null()),
+            pa.array([b"\xff\xfe"] * count, pa.binary()),
+            pa.array([10**37] * count, pa.decimal128(38, 0)),
+            pa.array(["x" * 100_000] * count, pa.large_string()),
+            pa.array([float("nan")] * count, pa.float16()),
+            pa.array([True] * count),
+        )
+    )
+    name = random.choice((rows.column_names[at], "", "x" * 5_000, random.choice(rows.column_names)))
+    changed = rows.set_column(at, name, instead) if random.randrange(4) else rows.remove_column(at)
+    file = io.BytesIO()
+    pq.write_table(changed, file, compression=random.choice(("none", "gzip", "brotli", "lz4")))
+    return file.getvalue()
 
 
 def make_frame(payload: bytes) -> bytes:

@@ -16,7 +16,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 from fuzz.fuzzing import FuzzOutcome, fuzz_target  # noqa: E402
 from fuzz.targets import TARGETS  # noqa: E402
 
-BLOCK = 1_000
+BLOCK = 5_000
 """Inputs of a target before the next one's turn."""
 
 

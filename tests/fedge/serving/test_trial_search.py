@@ -180,6 +180,7 @@ LIMITS = {"power_w": 30, "latency_s": 0.5, "rate_hz": 60}
         ({"power_w": 30}, "file: got dict; a list"),
         ([], "file: got an empty list"),
         ([{"rate_hz": 3}], "file: problem 1: got {'rate_hz': 3}; a mapping with family, power_w"),
+        ([{**LIMITS, "power_w": None}], "file: problem 1: got {'power_w': None, "),
         ([LIMITS, 7], "file: problem 2: got 7"),
         ([{**LIMITS, "power_w": "much"}], "numbers"),
         ([{**LIMITS, "rate_hz": -1}], "file: problem 1, problem.rate_hz: got -1.0"),

@@ -1,7 +1,10 @@
 """Tasks give equal outcomes in this process and on Ray, are repeated if a worker is lost, and leave nothing behind."""
 
 import os
+import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,6 +15,7 @@ import pytest
 
 from fedge.child_processes import THREAD_VARIABLES
 from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.import_path import ROOT
 from fedge.studies import ray_session, task_pool
 from fedge.studies.ray_session import ADDRESS_VARIABLE, LOOPBACK_VARIABLE, open_ray
 from fedge.studies.task_pool import TaskOptions, describe_package, run_jobs, run_tasks
@@ -120,6 +124,41 @@ def test_a_task_that_ends_its_process_again_and_again_is_given_up(ray_of_two_cor
     for outcome in outcomes:
         with pytest.raises(RunFailed, match="worker process ended before its time"):
             outcome.unwrap()
+
+
+KILLING_RAY = """
+import os, signal, sys, time
+from contextlib import closing
+from pathlib import Path
+from fedge.errors import RunFailed
+from fedge.studies import ray_session
+from fedge.studies.task_pool import TaskOptions, run_tasks
+
+ray_session.HEAD_GONE_S = 1.0
+with closing(run_tasks(time.sleep, [0.2] * 1000, TaskOptions(2))) as outcomes:
+    next(outcomes)
+    children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    command = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\\0")[0].decode() for pid in children}
+    os.kill(next(pid for pid, program in command.items() if program.endswith(sys.argv[1])), signal.SIGKILL)
+    try:
+        for _ in outcomes:
+            pass
+    except RunFailed as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [("gcs_server", r"Ray's head at 127\.0\.0\.1:\d+ died"), ("raylet", "Ray on this machine died")],
+)
+def test_a_ray_that_dies_midway_ends_the_tasks_with_its_cause_and_a_cure(program, cause):
+    command = [sys.executable, "-c", KILLING_RAY, program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.fullmatch(cause + r" \(out of memory\?\); call this again\n", done.stdout)
 
 
 def sleep(_: int) -> None:

@@ -1,73 +1,16 @@
-"""Old parts go when they are too many or too old, the oldest first; a newer store is refused."""
+"""The files of a store: rounds are forgotten; a newer store is refused."""
 
 import json
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from contracts.store_rows import round_row, sample_row
+from contracts.store_rows import round_row
 
 from fedge.errors import BadInput
-from fedge.telemetry import store
 from fedge.telemetry.store import RunTables
-from fedge.telemetry.store_files import forget_after, forget_old
+from fedge.telemetry.store_files import forget_after
 from fedge.telemetry.store_reader import RunReader, read_rows
-from fedge.telemetry.store_records import RoundRow, SampleRow
-
-MANY = 2**40
-
-
-@pytest.fixture
-def fleet_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Samples of the seconds 0 to 10 in parts of two, the last one not in a part yet."""
-    monkeypatch.setattr(store, "FULL_ROWS", 2)
-    tables = RunTables(tmp_path)
-    for second in range(11):
-        tables.append([sample_row(float(second))])
-    return tmp_path
-
-
-def seconds(folder: Path) -> list[float]:
-    return [row.at_s for row in read_rows(folder, SampleRow)]
-
-
-def test_parts_go_when_all_of_their_rows_are_too_old(fleet_store):
-    assert forget_old(fleet_store, "samples", MANY, max_age_s=5.0, now_s=10.0) == 2
-    assert seconds(fleet_store) == [4, 5, 6, 7, 8, 9, 10]
-    assert forget_old(fleet_store, "samples", MANY, max_age_s=5.0, now_s=10.0) == 0
-
-
-def test_the_oldest_parts_go_when_there_are_too_many_bytes(fleet_store):
-    table = fleet_store / "store" / "samples"
-    parts = sorted(table.glob("*.parquet"))
-    wal, newest = (table / "000006.wal").stat().st_size, [part.stat().st_size for part in parts[-2:]]
-
-    assert forget_old(fleet_store, "samples", wal + sum(newest), max_age_s=1e9, now_s=10.0) == 3
-    assert seconds(fleet_store) == [6, 7, 8, 9, 10]
-    assert forget_old(fleet_store, "samples", 0, max_age_s=1e9, now_s=10.0) == 2
-    assert seconds(fleet_store) == [10], "what is not a part yet stays"
-
-
-def test_a_store_goes_on_after_its_parts_went(fleet_store):
-    forget_old(fleet_store, "samples", 0, max_age_s=0.0, now_s=1e9)
-    tables = RunTables(fleet_store)
-    tables.append([sample_row(11.0)])
-    tables.close()
-    forget_old(fleet_store, "samples", 0, max_age_s=0.0, now_s=1e9)
-
-    assert seconds(fleet_store) == []
-    assert forget_old(fleet_store, "samples", 0, max_age_s=0.0, now_s=1e9) == 0
-    RunTables(fleet_store).append([sample_row(12.0)])
-    assert seconds(fleet_store) == [12.0]
-    assert sorted(path.name for path in (fleet_store / "store" / "samples").iterdir()) == [
-        "000007.parquet",
-        "000008.wal",
-    ], "no number is used twice: a reader may still hold the old list"
-
-
-def test_a_damaged_part_is_no_obstacle_to_forgetting_others(fleet_store):
-    (fleet_store / "store/samples/000001.parquet").write_bytes(b"PAR1 not at all")
-    assert forget_old(fleet_store, "samples", MANY, max_age_s=5.0, now_s=10.0) == 1
+from fedge.telemetry.store_records import RoundRow
 
 
 def test_a_part_without_statistics_is_written_again_only_where_it_has_later_rounds(tmp_path):
@@ -82,10 +25,6 @@ def test_a_part_without_statistics_is_written_again_only_where_it_has_later_roun
     assert part.read_bytes() == before
     forget_after(part.parent, last_round=1)
     assert [row.round for row in read_rows(tmp_path, RoundRow)] == [1]
-
-
-def test_a_table_that_is_not_there_has_nothing_to_forget(tmp_path):
-    assert forget_old(tmp_path, "samples", 0, max_age_s=0.0, now_s=0.0) == 0
 
 
 @pytest.mark.parametrize("use", [RunTables, lambda folder: read_rows(folder, RoundRow), RunReader])

@@ -260,6 +260,13 @@ def test_a_head_without_end_is_refused_before_it_takes_memory(port):
             link.sendall(b"x-endless: " + b"y" * 2**26)  # more than the kernel's buffers take
 
 
+def test_rubbish_is_answered_and_not_logged(port, caplog):
+    with connect(port) as link:
+        link.sendall(b"\x16\x03\x01 rubbish\r\n\r\n")
+        assert link.recv(100).startswith(b"HTTP/1.1 400")
+    assert not caplog.records
+
+
 def test_connections_beyond_the_limit_are_closed_and_the_page_answers_once_those_that_say_nothing_are_gone(port):
     links = [connect(port) for _ in range(40)]
     wait_for(lambda: is_answering(port), "the page", LIMIT_S)

@@ -243,11 +243,11 @@ def test_a_small_fleets_samples_become_parts_and_are_forgotten_when_they_are_old
     for hour in range(48):
         now_s[0] = T0 + 3600.0 * hour + 1
         assert accept(ingest, encode_batch(message("a", hour + 1, 1, T0 + 3600.0 * hour))).status == 200
+    ingest.close()
     kept_s = [row.at_s for row in read_rows(tmp_path, SampleRow)]
     assert kept_s[-1] == T0 + 47 * 3600.0
     assert T0 + 22 * 3600.0 <= kept_s[0] <= T0 + 24 * 3600.0
     assert len(kept_s) <= 26
-    ingest.close()
 
 
 def rubbish(rng: random.Random, victim: str) -> Iterator[bytes]:
