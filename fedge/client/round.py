@@ -147,7 +147,7 @@ def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, i
     exploration, room = state.context.exploration, snapshot.probe_budget
     if room is None or exploration.share == 0 or state.probe_count >= exploration.probes:
         return None
-    mode = _choose_probe_mode(state.context, snapshot, state.own_measurements, room)
+    mode = _choose_probe_mode(state, snapshot, room)
     if mode is None:
         return None
     steps = int(
@@ -162,14 +162,12 @@ def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, i
 
 
 def _choose_probe_mode(
-    context: RoundContext,
-    snapshot: RoundSnapshot,
-    own_measurements: Sequence[Measurement],
-    room: probe_choice.ProbeBudget,
+    state: RoundState, snapshot: RoundSnapshot, room: probe_choice.ProbeBudget
 ) -> PowerMode | None:
     """Choose the fastest mode first, then one whose doubted measurement is worth a repeat, then informative modes, then
-    preferred modes, then the one that may save most.
+    one for later runs, then preferred modes, then the one that may save most.
     """
+    context, own_measurements = state.context, state.own_measurements
     if not snapshot.known_modes:
         return context.fastest_mode
     repeated = probe_choice.find_mode_to_repeat(
@@ -191,6 +189,11 @@ def _choose_probe_mode(
         explorer.tell(to_reference(context.corrections, own_measurements)[1])
         if len(suggested := explorer.ask(1)):
             return suggested[0]
+    if context.gives_back and "deadline_s" not in state.goal.limits:
+        measured = {measurement.mode for measurement in (*own_measurements, *state.shared)}
+        anchor = probe_choice.find_anchor_mode(snapshot.predictions, context.fastest_mode, measured, room)
+        if anchor is not None:
+            return anchor
     for mode in snapshot.preferred_modes:
         if mode not in snapshot.known_modes and probe_choice.is_probe_worthwhile(
             snapshot.predictions, snapshot.front.idle_w, mode=mode, known=snapshot.known_modes, room=room

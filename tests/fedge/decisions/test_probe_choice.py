@@ -21,6 +21,7 @@ from fedge.decisions.probe_choice import (
     TEACHING_SLOWDOWN,
     ProbeBudget,
     count_probe_steps,
+    find_anchor_mode,
     find_mode_to_repeat,
     find_most_saving_mode,
     find_trial_mode,
@@ -406,6 +407,26 @@ def test_few_modes_are_tried_for_what_they_teach_alone(seed):
     several = [predictions.modes[row] for row in (0, 50, 100, 150, 200, 250)]
 
     assert len(list_informative_modes(predictions, 3.0, [*several, MAXN], room)) == 0
+
+
+@pytest.mark.parametrize(
+    ("rounds_left", "measured_mhz", "chosen_mhz"),
+    [(40, 900.0, 300.0), (7, 900.0, 450.0), (3, 900.0, None), (0, 900.0, None), (40, 600.0, 300.0), (40, 450.0, None)],
+)
+def test_a_run_that_is_kept_measures_one_low_gpu_clock_that_takes_little_of_its_time(
+    rounds_left, measured_mhz, chosen_mhz
+):
+    """Rounds of 100 s at work; a step at 900 MHz takes 1 s, one at 300 MHz 9 s."""
+    clocks = [900.0, 600.0, 450.0, 300.0]
+    modes = Modes(np.array([[c, 1000.0, g, 1600.0] for c in (4, 2) for g in clocks]))
+    step_s, flat = np.tile([1.0, 2.0, 6.0, 9.0], 2), np.full(len(modes), 0.1)
+    room = ProbeBudget(steps=100.0, left_s=100.0, probe_s=0.5, margin_z=1.0, rounds_left=rounds_left)
+    top = modes[0]
+    measured = {top, dataclasses.replace(top, gpu_mhz=measured_mhz)}
+
+    found = find_anchor_mode(Predictions(modes, step_s, 9.0 * flat, flat, flat), top, measured, room)
+
+    assert found == (None if chosen_mhz is None else dataclasses.replace(top, gpu_mhz=chosen_mhz))
 
 
 def test_where_no_probe_is_safe_none_is_proposed():
