@@ -42,9 +42,9 @@ TEACHING_SLOWDOWN = 1.5
 TEACHING_BAND = 0.1
 """Default distance to the predicted front in log units: modes that could be on the front if this much cheaper."""
 ANCHOR_SHARE = 0.01
-"""Share of the time that is left to a run which the one probe for later runs may take. No plan uses low GPU clocks, so
-a run measures none by itself, and power there, which the prior has wrong by a fifth, would stay unknown: without the
-probe the mean error of power in the next run is 5.5 % instead of 2.8 % (benchmarks/warm_start.py)."""
+"""Share of the time that is left to a run which the one probe for later runs may take. No plan uses low clocks of GPU
+and memory, so a run measures none by itself, and power there, which the prior has wrong by a fifth, would stay unknown:
+without the probe the next run's mean error of power is 5.5 % instead of 3 % (benchmarks/warm_start.py)."""
 MAX_FUTURE_SLOWDOWN = 1.6
 """Future rounds are taken to allow 1 to this many times the fastest mode's time: slower modes save nothing more."""
 FUTURE_DEADLINES = 9
@@ -190,22 +190,26 @@ def find_mode_to_repeat(
 def find_anchor_mode(
     predictions: Predictions, fastest: PowerMode, measured: Collection[PowerMode], room: ProbeBudget
 ) -> PowerMode | None:
-    """Return the mode to probe for later runs, or None: the fastest one with the lowest GPU clock that costs little.
+    """Return the mode to probe for later runs, or None if every such mode would take too long.
+
+    It has all cores at their top clock, at most half of the GPU's, and the lowest memory clock that costs little.
 
     Args:
         predictions: One row per mode.
         fastest: The mode with everything at its top.
-        measured: Modes that were measured on boards of the kind; one with at most half of the top clock is enough.
+        measured: Modes that were measured on boards of the kind; one with at most half of the GPU's clock is enough.
         room: What is left of the round.
     """
-    knobs, (cores, cpu_mhz, gpu_mhz, mem_mhz) = predictions.modes.knobs, fastest.knobs
-    if any(2 * mode.gpu_mhz <= gpu_mhz for mode in measured):
+    if any(2 * mode.gpu_mhz <= fastest.gpu_mhz for mode in measured):
         return None
-    alike = (knobs[:, [0, 1, 3]] == (cores, cpu_mhz, mem_mhz)).all(axis=1) & (2 * knobs[:, 2] <= gpu_mhz)
+    cores, cpu_mhz, gpu_mhz, mem_mhz = predictions.modes.knobs.T
     steps = count_probe_steps(predictions.step_s, room)
-    least_s = steps * predictions.step_s
-    rows = np.flatnonzero(alike & (2 * steps <= room.steps) & (least_s <= ANCHOR_SHARE * room.rounds_left * room.left_s))
-    return predictions.modes[int(rows[np.argmin(knobs[rows, 2])])] if len(rows) else None
+    found = (cores == fastest.cores) & (cpu_mhz == fastest.cpu_mhz) & (2 * gpu_mhz <= fastest.gpu_mhz)
+    found &= (2 * steps <= room.steps) & (
+        steps * predictions.step_s <= ANCHOR_SHARE * room.rounds_left * room.left_s
+    )
+    rows = np.flatnonzero(found)
+    return predictions.modes[int(rows[np.lexsort((-gpu_mhz[rows], mem_mhz[rows]))[0]])] if len(rows) else None
 
 
 def find_trial_mode(

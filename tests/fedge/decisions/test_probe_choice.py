@@ -410,23 +410,30 @@ def test_few_modes_are_tried_for_what_they_teach_alone(seed):
 
 
 @pytest.mark.parametrize(
-    ("rounds_left", "measured_mhz", "chosen_mhz"),
-    [(40, 900.0, 300.0), (7, 900.0, 450.0), (3, 900.0, None), (0, 900.0, None), (40, 600.0, 300.0), (40, 450.0, None)],
+    ("rounds_left", "measured_mhz", "chosen"),
+    [
+        (40, 900.0, (450.0, 400.0)),
+        (7, 900.0, (450.0, 1600.0)),
+        (3, 900.0, None),
+        (0, 900.0, None),
+        (40, 600.0, (450.0, 400.0)),
+        (40, 450.0, None),
+    ],
 )
-def test_a_run_that_is_kept_measures_one_low_gpu_clock_that_takes_little_of_its_time(
-    rounds_left, measured_mhz, chosen_mhz
+def test_a_run_that_is_kept_measures_one_mode_of_low_clocks_that_takes_little_of_its_time(
+    rounds_left, measured_mhz, chosen
 ):
-    """Rounds of 100 s at work; a step at 900 MHz takes 1 s, one at 300 MHz 9 s."""
-    clocks = [900.0, 600.0, 450.0, 300.0]
-    modes = Modes(np.array([[c, 1000.0, g, 1600.0] for c in (4, 2) for g in clocks]))
-    step_s, flat = np.tile([1.0, 2.0, 6.0, 9.0], 2), np.full(len(modes), 0.1)
+    """Rounds of 100 s at work; a step takes as long as the clocks are low."""
+    grid = [(c, 1000.0, g, m) for c in (4, 2) for g in (900.0, 600.0, 450.0, 300.0) for m in (1600.0, 400.0)]
+    modes, flat = Modes(np.array(grid)), np.full(len(grid), 0.1)
+    step_s = 3.0 * 900.0 * 1600.0 / (modes.knobs[:, 2] * modes.knobs[:, 3])
     room = ProbeBudget(steps=100.0, left_s=100.0, probe_s=0.5, margin_z=1.0, rounds_left=rounds_left)
-    top = modes[0]
-    measured = {top, dataclasses.replace(top, gpu_mhz=measured_mhz)}
+    measured = {modes[0], dataclasses.replace(modes[0], gpu_mhz=measured_mhz)}
 
-    found = find_anchor_mode(Predictions(modes, step_s, 9.0 * flat, flat, flat), top, measured, room)
+    found = find_anchor_mode(Predictions(modes, step_s, 9.0 * flat, flat, flat), modes[0], measured, room)
 
-    assert found == (None if chosen_mhz is None else dataclasses.replace(top, gpu_mhz=chosen_mhz))
+    gpu_mhz, mem_mhz = chosen or (0.0, 0.0)
+    assert found == (dataclasses.replace(modes[0], gpu_mhz=gpu_mhz, mem_mhz=mem_mhz) if chosen else None)
 
 
 def test_where_no_probe_is_safe_none_is_proposed():
