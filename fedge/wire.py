@@ -64,6 +64,7 @@ class RequestMessage:
         shared: Measurements of other boards of the same kind, each with its ``board``.
         keeps_peers: Whether the client's next request is expected to come with the same ``shared``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
+        gives_back: Whether what the client measures is kept for later runs.
         recalls_recorded: Real boards only: whether what is recalled, also of other boards, is of recorded folders; None
             if nothing is recalled.
         references: Real boards only: tables of other workloads on such boards, from which the predictor learns.
@@ -85,6 +86,7 @@ class RequestMessage:
     shared: tuple[Measurement, ...] = ()
     keeps_peers: bool = False
     recalled: tuple[Measurement, ...] = ()
+    gives_back: bool = False
     recalls_recorded: bool | None = None
     references: tuple[ReferenceRows, ...] = ()
     link_mbps: float | None = None
@@ -108,8 +110,7 @@ class ReplyMessage:
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
         held_by: With ``held_s``: identifier of that run.
-        recorded: With the first front, of a Flower app with every reply: whether the board is a recorded folder, on
-            which nothing is measured.
+        recorded: Whether the board is a recorded folder, on which nothing is measured; also of a Flower app.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after work: seconds of wall time from the request's arrival to the reply.
     """

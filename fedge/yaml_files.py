@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
@@ -146,13 +146,15 @@ def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[s
     from pydantic import ValidationError
 
     try:
-        return record.model_validate(given)
+        found = record.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+    else:
+        check_numbers(lambda location: _format_field(where, location), given, found.model_dump(by_alias=True))
+        return found
     limits = first.get("ctx", {})
     location = [part for part in first["loc"] if part != "[key]"]
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    where = f"{where}{'.' if ': ' in where else ': '}{field}" if field else where
+    where = _format_field(where, location)
     example = (examples or {}).get(str(location[-1]) if location else "", "")
     example = f", for example {example}" if example else ""
     if first["type"] == "extra_forbidden":
@@ -169,6 +171,37 @@ def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[s
         text = first["msg"].removeprefix("Value error, ").splitlines()[0]
         right = text[:1].lower() + text[1:]
     raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
+
+
+def _format_field(where: str, location: Sequence[Any]) -> str:
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    return f"{where}{'.' if ': ' in where else ': '}{field}" if field else where
+
+
+def check_numbers(where: Callable[[Sequence[Any]], str], given: Any, read: Any, location: tuple[Any, ...] = ()) -> None:
+    """Refuse a number that is given in quotation marks, or as ``true`` or ``false``, which Python counts as 1 and 0.
+
+    Args:
+        where: Describes a location.
+        given: Parsed YAML.
+        read: The same as it was read. Some numbers, such as 1e-3, are text to PyYAML.
+        location: Location of both in the file.
+
+    Raises:
+        BadInput: For the first one.
+    """
+    if isinstance(given, bool) and not isinstance(read, bool):
+        raise BadInput(where(location), format_value(given), "a number")
+    quoted = isinstance(given, str) and isinstance(read, int | float)
+    if quoted and not yaml.SafeLoader("").resolve(yaml.ScalarNode, given, (True, False)).endswith(":str"):
+        right = "true or false" if isinstance(read, bool) else "a number"
+        raise BadInput(where(location), format_value(given), f"{right}, without quotation marks")
+    if isinstance(given, Mapping) and isinstance(read, Mapping):
+        for key in [key for key in given if key in read]:
+            check_numbers(where, given[key], read[key], (*location, key))
+    elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
+        for place, (one, its) in enumerate(zip(given, read, strict=False)):
+            check_numbers(where, one, its, (*location, place))
 
 
 def list_keys(record: type[BaseModel], location: Sequence[Any] = ()) -> list[str]:

@@ -84,6 +84,9 @@ def show(entry: Entry, folder: Folder = None, as_json: AsJson = False) -> None:
     from experiments.report.tables import print_facts
 
     shown = {name: value for name, value in dataclasses.asdict(found).items() if value not in (None, "", (), {})}
+    if found.errors:
+        columns = zip(("time", "power"), zip(*found.errors, strict=True), strict=True)
+        shown["errors"] = ", ".join(f"{name} {min(errors):.1%} to {max(errors):.1%}" for name, errors in columns)
     print_facts(make_console(), ((name, str(value)) for name, value in shown.items()))
 
 
@@ -153,5 +156,9 @@ def _find_folder(given: Path | None) -> Path:
 
 
 def _describe(entry: KnowledgeEntry) -> str:
+    from fedge.physics.model_fit import UNSURE_SE_LOG
+
     rows = f"{entry.rows} {'measurements' if entry.form == 'run' else 'modes'}, {entry.label}"
+    unsure = sum(max(errors) >= UNSURE_SE_LOG for errors in entry.errors)
+    rows += f", {unsure} unsure by {UNSURE_SE_LOG:.0%} or more" if unsure else ""
     return f"{entry.id} ({entry.device}, {entry.workload} at batch {entry.batch_size}: {rows})"

@@ -37,7 +37,7 @@ from fedge.json_reader import read_json
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
-from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
+from fedge.yaml_files import check_numbers, format_value, parse_yaml, read_yaml_mapping
 
 if TYPE_CHECKING:
     from fedge.workloads.image_task import ImageTask
@@ -370,7 +370,7 @@ def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) ->
         found = record.model_validate(raw)
     except ValidationError as error:
         raise _to_bad_input(path, record, raw, error) from error
-    _check_no_booleans(path, raw, found.model_dump(by_alias=True), ())
+    check_numbers(lambda location: f"{path}: {_format_location(location)}", raw, found.model_dump(by_alias=True))
     return found
 
 
@@ -453,18 +453,6 @@ def _trim_location(location: Sequence[int | str], raw: Any) -> tuple[int | str, 
             break
         known.append(part)
     return tuple(known)
-
-
-def _check_no_booleans(path: Path, raw: Any, resolved: Any, location: tuple[int | str, ...]) -> None:
-    """Reject ``true`` and ``false`` as numbers, because Python counts them as 1 and 0."""
-    if isinstance(raw, bool) and not isinstance(resolved, bool):
-        raise BadInput(f"{path}: {_format_location(location)}", format_value(raw), "a number")
-    if isinstance(raw, Mapping) and isinstance(resolved, Mapping):
-        for key, value in raw.items():
-            _check_no_booleans(path, value, resolved[key], (*location, key))
-    elif isinstance(raw, list) and isinstance(resolved, tuple):
-        for i, value in enumerate(raw):
-            _check_no_booleans(path, value, resolved[i], (*location, i))
 
 
 def _format_location(location: Sequence[int | str]) -> str:

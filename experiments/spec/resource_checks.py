@@ -215,6 +215,8 @@ def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str,
     pruned = {} if network is None or network.channels is None else {"pruned": True}
     sizes = {"moved_bytes": moved_bytes, "trained_bytes": trained_bytes, **pruned}
     step = {"cost": work.name, "batch_size": work.batch_size}
+    if network is not None and work.layers is not None:
+        step["loading"] = network.loading
     return {"link": {"label": "estimated", "source": source, **step, **sizes}}
 
 

@@ -179,6 +179,7 @@ def build_round(
         lost_s=conditions.lost_s,
         learns=not is_pinned(request.policy),
         keeps_peers=request.keeps_peers,
+        gives_back=request.gives_back,
         reporter=reporter,
         time_left_s=time_left_s,
     )

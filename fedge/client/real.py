@@ -84,6 +84,7 @@ def answer_request(
             else:
                 with open_round_reporter(settings, request, session.steps) as reporter:
                     reply, trained = real_round.answer_round(session, request, arrays or {}, reporter)
+            reply = dataclasses.replace(reply, recorded=session.recorded)
         return dataclasses.replace(reply, handled_s=time.monotonic() - started_s), trained
     except Exception as error:
         logger.warning("%s failed in round %s", name, request.round, exc_info=error)

@@ -65,7 +65,7 @@ def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
         front = run_alone(
             build_first_front(setup, request, attempt, lambda conditions: _open_device(session, conditions))
         )
-    return ReplyMessage(session.board.name, front=front, samples=session.samples, recorded=session.recorded), None
+    return ReplyMessage(session.board.name, front=front, samples=session.samples), None
 
 
 def evaluate_model(session: BoardSession, request: RequestMessage, arrays: NamedArrays) -> Answer:

@@ -166,7 +166,7 @@ def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, i
     # A round of few steps has room for no mode's probe: then none is chosen, which takes longer than all else.
     if np.nanmin(probe_choice.count_probe_steps(snapshot.predictions.step_s, room)) > most:
         return None
-    mode = _choose_probe_mode(state.context, snapshot, state.own_measurements, room)
+    mode = _choose_probe_mode(state, snapshot, room)
     if mode is None:
         return None
     step_s = np.array([nearest_prediction(snapshot.predictions, mode).step_s])
@@ -175,14 +175,12 @@ def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, i
 
 
 def _choose_probe_mode(
-    context: RoundContext,
-    snapshot: RoundSnapshot,
-    own_measurements: Sequence[Measurement],
-    room: probe_choice.ProbeBudget,
+    state: RoundState, snapshot: RoundSnapshot, room: probe_choice.ProbeBudget
 ) -> PowerMode | None:
     """Choose the fastest mode first, then one whose doubted measurement is worth a repeat, then informative modes, then
-    preferred modes, then the one that may save most.
+    one for later runs, then preferred modes, then the one that may save most.
     """
+    context, own_measurements = state.context, state.own_measurements
     if not snapshot.known_modes:
         return context.fastest_mode
     # Those that the predictions ignore as outliers until they are repeated.
@@ -202,6 +200,11 @@ def _choose_probe_mode(
         explorer.tell(to_reference(context.corrections, own_measurements)[1])
         if len(suggested := explorer.ask(1)):
             return suggested[0]
+    if context.gives_back and "deadline_s" not in state.goal.limits:
+        measured = {measurement.mode for measurement in (*own_measurements, *state.shared)}
+        anchor = probe_choice.find_anchor_mode(snapshot.predictions, context.fastest_mode, measured, room)
+        if anchor is not None:
+            return anchor
     preferred = snapshot.preferred_modes
     if preferred is None:
         preferred = _list_preferred_modes(context, snapshot.predictions, snapshot.front, snapshot.goal)

@@ -97,6 +97,7 @@ class RoundContext:
         lost_s: Seconds of this round that attempts which ran out of memory took before it.
         learns: Whether predictions are fitted to all measurements; otherwise only to the board's first one.
         keeps_peers: Whether the next round is expected to come with the same measurements of peers.
+        gives_back: Whether what the board measures is kept for later runs.
         time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
     """
 
@@ -118,6 +119,7 @@ class RoundContext:
     lost_s: float = 0.0
     learns: bool = True
     keeps_peers: bool = False
+    gives_back: bool = False
     time_left_s: Callable[[], float | None] = no_time_limit
     reporter: ProgressReporter = SILENT_REPORTER
 

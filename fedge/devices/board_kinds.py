@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedge.errors import BadInput
 from fedge.experiment import FleetBoard, LinkSpec, WorkloadSpec
 from fedge.modes import build_grid
 from fedge.physics import time_power_model
+from fedge.physics.prior_candidates import raise_to_idle_w
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, Label, LinkUse, Modes, ProfileTable, Workload
@@ -145,6 +147,11 @@ def _workload_names(workload: str, table: ProfileTable | None) -> set[str]:
 
 def _kind_from_model(spec: DeviceSpec, work: Workload) -> BoardKind:
     cost, priors = find_workload_cost(spec, work, catalogue.load_catalogue()), list_priors(spec, work)
+    if cost.time_error_log or cost.power_error_log:
+        # An estimate from layers has the idle power of tables, some of which measured only part of the rails: a small
+        # network would draw less at work than the board idling.
+        raised = raise_to_idle_w(cost.coefficients, spec.idle_w.value)
+        cost = dataclasses.replace(cost, coefficients=raised)
     modes = build_grid(spec)
     maxn = spec.maxn
     step_s = time_power_model.compute_step_s(cost.coefficients, maxn, modes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -45,7 +46,9 @@ MOD_KEYWORDS = (*ModArguments.model_fields, "knowledge")
 POLICY_KEYWORDS = tuple(field for field in PolicySpec.model_fields if field not in ("name", "options"))
 
 
-def check_mod_arguments(given: Mapping[str, object], limits: Mapping[str, float]) -> ModArguments:
+def check_mod_arguments(
+    given: Mapping[str, object], limits: Mapping[str, float], knowledge: object = None
+) -> ModArguments:
     """Check the arguments of ``power_mode`` as far as that is possible before a node trains.
 
     Modules of the user's own are found, but not imported: the one that calls this may be among them.
@@ -53,6 +56,8 @@ def check_mod_arguments(given: Mapping[str, object], limits: Mapping[str, float]
     Raises:
         BadInput: For the first argument that is wrong.
     """
+    if not isinstance(knowledge, str | Path | None):
+        raise BadInput(f"{MOD}: knowledge", repr(knowledge), "'auto', the path of a folder, or None")
     arguments = validate_fields(ModArguments, given, MOD)
     check_policy(arguments.policy, limits, MOD, arguments.device)
     for device in arguments.device:

@@ -144,6 +144,7 @@ def power_mode(
             "seed": seed,
         },
         limits,
+        knowledge,
     )
     own = None if given.network is None else NetworkSpec(model=given.network, input=given.input_shape)
     options = PowerModeOptions(

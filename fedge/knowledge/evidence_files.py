@@ -51,7 +51,8 @@ from fedge.knowledge.recall import (
     limit_measurements,
 )
 from fedge.modes import stack_modes
-from fedge.types import Label, Measurement, ProfileTable, ReferenceRows
+from fedge.physics.model_fit import THROTTLED_SD, UNSURE_SE_LOG
+from fedge.types import Label, Measurement, PowerMode, ProfileTable, ReferenceRows
 
 TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
 RIGHT = (
@@ -117,6 +118,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         rows=len(table.modes),
         kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
         boards=_list_measured_boards(record, emulated=emulated),
+        errors=_list_errors(record, table),
         peak_mb=peak_mb if isinstance(peak_mb, float) and 0.0 < peak_mb < math.inf else None,
         conditions={
             **({"truth": RECORDED} if recorded else {"truth": "model"} if emulated else {}),
@@ -127,6 +129,30 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
             ),
         },
     )
+
+
+def _list_errors(record: Mapping[str, Any], table: ProfileTable) -> tuple[tuple[float, float], ...]:
+    """Return the recorded standard errors of a table's rows; empty unless the record has every row.
+
+    Those of a mode that did not settle, and of one that throttled, are at least as large as such rows may be off.
+    """
+    try:
+        names = [one.name for one in dataclasses.fields(PowerMode)]
+        errors = {_round_mode(*(one[name] for name in names)): _find_errors(one) for one in record["modes"]}
+        return tuple(errors[_round_mode(*knobs)] for knobs in table.modes.knobs.tolist())
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return ()
+
+
+def _round_mode(*knobs: float) -> tuple[float, ...]:
+    return tuple(round(float(value), 3) for value in knobs)
+
+
+def _find_errors(row: Mapping[str, Any]) -> tuple[float, float]:
+    least = THROTTLED_SD if row["throttled"] else 0.0 if row["settled"] else UNSURE_SE_LOG
+    given = (row[name] for name in ("time_se_log", "power_se_log"))
+    time, power = (max(least, UNSURE_SE_LOG if one is None else float(one)) for one in given)
+    return time, power
 
 
 def _list_measured_boards(record: Mapping[str, Any], *, emulated: bool) -> tuple[str, ...]:
@@ -208,14 +234,20 @@ def read_evidence(folder: Path, entry: KnowledgeEntry) -> Sequence[BoardEvidence
     table = None
     if entry.form == "table":
         table = read_mode_table(folder / entry.file, entry.device, entry.workload, entry.batch_size)
-    rows = load_model(folder / entry.file).measurements if table is None else table_measurements(table)
+    rows = load_model(folder / entry.file).measurements if table is None else table_measurements(table, entry.errors)
     return [BoardEvidence(entry, entry.boards[0] if entry.boards else entry.id, rows)]
 
 
-def table_measurements(table: ProfileTable) -> tuple[Measurement, ...]:
-    """Return the rows of a table as measurements."""
-    columns = zip(table.modes, table.step_s.tolist(), table.power_w.tolist(), strict=True)
-    return tuple(Measurement(mode, PROFILED_STEPS, step_s, power_w) for mode, step_s, power_w in columns)
+def table_measurements(
+    table: ProfileTable, errors: Sequence[tuple[float, float]] = ()
+) -> tuple[Measurement, ...]:
+    """Return the rows of a table as measurements, with their standard errors if these are known of every row."""
+    known = errors if len(errors) == len(table.modes) else [(0.0, 0.0)] * len(table.modes)
+    columns = zip(table.modes, table.step_s.tolist(), table.power_w.tolist(), known, strict=True)
+    return tuple(
+        Measurement(mode, PROFILED_STEPS, step_s, power_w, time_se_log=time, power_se_log=power)
+        for mode, step_s, power_w, (time, power) in columns
+    )
 
 
 def to_reference_rows(table: ProfileTable) -> ReferenceRows:

@@ -37,6 +37,7 @@ EntryForm = Literal["table", "model", "calibration", "run"]
 ENTRIES, COSTS, BOARDS, INDEX = "entries", "costs", "boards", "index.json"
 DESCRIPTION = ".json"
 DATE_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+_Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Text = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -50,6 +51,7 @@ class KnowledgeEntry:
         date: Day and time of the measurement (ISO 8601, UTC).
         probes: Number of probes that a run made for these measurements.
         peak_mb: Peak memory of the training that a table was measured with, in MB; None if unknown.
+        errors: Standard errors of time and power of a table's rows, in their order (log units); empty if unknown.
     """
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
@@ -68,6 +70,7 @@ class KnowledgeEntry:
     conditions: Mapping[str, str] = field(default_factory=dict)
     probes: Annotated[int, Field(ge=0)] = 0
     peak_mb: Annotated[float, Field(gt=0)] | None = None
+    errors: tuple[tuple[_Error, _Error], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

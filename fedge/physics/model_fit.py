@@ -49,6 +49,10 @@ KIND_CORRELATION = 0.5
 larger value transfers more from other boards and is more wrong for an unusual one."""
 THROTTLED_SD = 0.2
 """Noise of a measurement during which the board throttled, log units: it says little about the mode that was set."""
+UNSURE_SE_LOG = 0.05
+"""Standard error from which a measurement's own scatter counts as its noise, log units: a single step, of which the
+noise above is expected to hold, scatters by 0.03. Default; also the least error of a profile's row that did not settle.
+"""
 _STARTS = 8
 _ROWS_PER_START = 500
 _WIDE_SD = 3.0
@@ -352,8 +356,12 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
     same = (owner[:, None] == owner).astype(np.float64)
     here = np.array([board is None for board in boards], dtype=np.float64)
 
-    def rows(logs: list[float], noise_sd: float, offset_sd: float) -> QuantityRows:
-        noise = [(THROTTLED_SD if group[0].throttled else noise_sd) / np.sqrt(len(group)) for group in kept]
+    def rows(logs: list[float], errors: list[float], noise_sd: float, offset_sd: float) -> QuantityRows:
+        alone = [error if error >= UNSURE_SE_LOG else noise_sd for error in errors]
+        noise = [
+            (THROTTLED_SD if group[0].throttled else sd) / np.sqrt(len(group))
+            for group, sd in zip(kept, alone, strict=True)
+        ]
         apart = offset_sd if any(board is not None for board in boards) else 0.0
         return QuantityRows(
             x,
@@ -367,9 +375,11 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
 
     seconds = [statistics.median(math.log(m.step_s) for m in group) for group in kept]
     watts = [statistics.median(math.log(m.power_w) for m in group) for group in kept]
+    time_errors = [statistics.median(m.time_se_log for m in group) for group in kept]
+    power_errors = [statistics.median(m.power_se_log for m in group) for group in kept]
     return PooledMeasurements(
-        rows(seconds, NOISE_TIME_SD, OFFSET_TIME_SD),
-        rows(watts, NOISE_POWER_SD, OFFSET_POWER_SD),
+        rows(seconds, time_errors, NOISE_TIME_SD, OFFSET_TIME_SD),
+        rows(watts, power_errors, NOISE_POWER_SD, OFFSET_POWER_SD),
         misfit_correlation(x, x) * _kind_correlation(same),
     )
 

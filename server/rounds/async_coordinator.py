@@ -26,6 +26,7 @@ from server.rounds.client_requests import RoundTask
 from server.rounds.client_selection import SELECTION_EVENT, build_candidates, select_clients
 from server.rounds.run_start import RunLoop
 from server.state.async_state import AsyncRunState, compute_task_end_s, restore_async_state
+from server.state.board_history import note_recorded
 from server.state.checkpoint import PendingResult, RunState
 from server.state.fleet_availability import FleetAvailability
 from server.transport.client_port import IncomingReply
@@ -122,6 +123,7 @@ class AsyncCoordinator(RunLoop):
         )
         goals = self._build_goals(state, chosen)
         replies = self.requests.request_training(task, goals, state.states, state.histories)
+        state.events += note_recorded(state.observe_fleet(), state.version + 1, (one.answer for one in replies.values()))
         moment = state.dispatches + 1
         for name in chosen:
             history = state.histories[name]

@@ -225,6 +225,7 @@ class FleetRequests:
                 recalled=recalled.get(name, ()),
                 references=self.knowledge.references.get(name, ()),
                 link_mbps=histories.get(name, UNKNOWN_CLIENT).link_mbps,
+                gives_back=bool(self.knowledge.folder),
                 recalls_recorded=name in self.knowledge.recorded if self.knowledge.origins.get(name) else None,
             )
             for name, goal in goals.items()

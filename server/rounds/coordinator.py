@@ -29,7 +29,7 @@ from server.rounds.client_selection import SELECTION_EVENT, ClientSelection, sel
 from server.rounds.late_replies import LateUpdate, apply_late_replies
 from server.rounds.round_goals import build_joint_context, complete_goals, find_budget_event, update_progress
 from server.rounds.run_start import RunLoop
-from server.state.board_history import apply_late_reports, update_histories
+from server.state.board_history import apply_late_reports, note_recorded, update_histories
 from server.state.checkpoint import FleetState, PendingResult, RunState
 from server.state.client_traces import book_traces
 from server.state.fleet_availability import (
@@ -296,6 +296,7 @@ class Coordinator(RunLoop):
             for kind, why in reasons.items()
             if why
         ]
+        decisions += note_recorded(opening.fleet, opening.number, answers.values())
         self.tables.append((*decisions, *settled.clients, *settled.events, *traced.events, *traced.traces))
         return settled
 

@@ -10,7 +10,7 @@ from fedge.telemetry.store_records import EventRow
 from fedge.types import TrainResult
 from server.aggregation.contribution_weights import NarrowShapes, compute_change
 from server.rounds.client_requests import validate_reply
-from server.state.board_history import apply_late_reports
+from server.state.board_history import apply_late_reports, note_recorded
 from server.state.checkpoint import UNKNOWN_CLIENT, FleetState, PendingResult
 from server.state.client_traces import strip_trace
 from server.transport.client_port import LateReply
@@ -47,7 +47,7 @@ def apply_late_replies(
         joins: True if the experiment merges late results.
         narrow: Shapes of narrow networks by width; None if no client may train one.
     """
-    events = []
+    events = note_recorded(fleet, number, (one.reply.answer for one in late))
     for one in late:
         history = fleet.histories.get(one.board, UNKNOWN_CLIENT)
         asked_again = (history.last_round or 0) > one.question.ask.round

@@ -12,10 +12,11 @@ from fedge.experiment import Experiment, choose_training_device
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.store import Row
-from fedge.telemetry.store_records import NOT_REPRODUCIBLE, NOTHING_MEASURED, RECORDED, WAITING, EventRow
+from fedge.telemetry.store_records import NOT_REPRODUCIBLE, WAITING, EventRow
 from server.aggregation.result_merger import describe_failures
 from server.rounds.client_requests import FleetRequests, find_narrow_shapes
 from server.state import checkpoint
+from server.state.board_history import note_recorded
 from server.state.checkpoint import ClientHistory, FleetState, RunState
 from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, OverdueReplies
 
@@ -67,8 +68,7 @@ def start_run(
     tables.append(EventRow(0.0, round=0, board=name, kind="failed", message=error) for name, error in failed.items())
     if len(failed) == len(names):
         raise RunFailed(f"no board is ready: {describe_failures(failed)}")
-    recorded = [name for name in names if answers[name].recorded]
-    tables.append(EventRow(0.0, round=0, board=name, kind=RECORDED, message=NOTHING_MEASURED) for name in recorded)
+    tables.append(note_recorded(FleetState(0.0), 0, answers.values()))
     fronts = {name: front for name in names if (front := answers[name].front) is not None}
     histories = {name: ClientHistory(samples=answers[name].samples) for name in names}
     return RunState(0, FleetState(0.0, fronts=fronts, histories=histories), arrays)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedge.knowledge.recall import renews_peers
 from fedge.telemetry.round_columns import compute_completed_work
 from fedge.telemetry.settlement import RoundSettlement
+from fedge.telemetry.store_records import NOTHING_MEASURED, RECORDED, EventRow
 from fedge.types import Front, Measurement, add_measurements
 from fedge.wire import ClientState, ReplyMessage
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState, PendingResult
@@ -48,6 +49,15 @@ def update_histories(
         histories[name] = history
         _store_answer(answer, states, fronts, histories)
     return FleetState(fleet.clock_s, states=states, fronts=fronts, histories=histories)
+
+
+def note_recorded(fleet: FleetState, number: int, answers: Iterable[ReplyMessage]) -> list[EventRow]:
+    """Return an event for each board without a front, so new to the run, that says that it is a recorded folder."""
+    return [
+        EventRow(fleet.clock_s, round=number, board=answer.board, kind=RECORDED, message=NOTHING_MEASURED)
+        for answer in answers
+        if answer.recorded and answer.board not in fleet.fronts
+    ]
 
 
 def apply_late_reports(

@@ -99,10 +99,24 @@ def describe_links(labels: LabelsByEntry, *, encoded: bool = False) -> str:
     return f"{_join_by_entry(moved)}; the trained model{pruned} has {data_size(trained['trained_bytes'])}"
 
 
+LOADED = {
+    "workers": "image files, decoded during the step",
+    "inline": "image files, decoded between steps",
+    "cached": "samples in memory",
+}
+"""What each way of loading adds to the price of a step."""
+
+
 def describe_costs(labels: LabelsByEntry) -> str:
-    """Describe which cost profile and batch size a step is priced as."""
+    """Describe which cost profile and batch size a step is priced as, and how a network's samples are loaded."""
     links = {name: label["link"] for name, label in labels.items()}
-    return _join_by_entry({name: f"{link['cost']}, batch {link['batch_size']}" for name, link in links.items()})
+    return _join_by_entry(
+        {
+            name: f"{link['cost']}, batch {link['batch_size']}"
+            + (f", loading: {link['loading']} ({LOADED[link['loading']]})" if "loading" in link else "")
+            for name, link in links.items()
+        }
+    )
 
 
 def _join_by_entry(texts: Mapping[str, str]) -> str:

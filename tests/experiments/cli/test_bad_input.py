@@ -142,6 +142,7 @@ def test_an_unknown_name_is_named_with_the_known_ones(refused, override, message
         ("{name: least-energy, deadline_s: 0.001}", "deadline_s: got 0.001 s; at least one board able to keep it; th"),
         ("{name: balanced, deadline_s: 26}", "deadline_s: got 26 s; at least one board able to keep it; they need "),
         ("{name: fastest-within-power, power_w: -3}", "power_w: got -3; expected a number above 0"),
+        ("{name: fastest-within-power, power_w: '9'}", "power_w: got '9'; a number, without quotation marks"),
         ("{name: fastest-within-power, power_w: a lot}", "power_w: got 'a lot'; expected a number"),
         ("{name: fastest-within-power, power_w: 9, time_weight: 1}", "time_weight: got 1; fastest-within-power takes "),
         ("least-energy-within-deadline", "deadline_s: got nothing; least-energy-within-deadline needs it, "),

@@ -1,11 +1,13 @@
 """``fedge run`` says after a run what went otherwise than planned, of how many, and what to do about a failure."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.cli.run_experiment import _list_notes, _list_start_notes, _suggest_fix
+from experiments.spec.experiment_loader import load_experiment
 from fedge.experiment import Experiment
 
 SUMMARY: dict[str, Any] = {
@@ -78,3 +80,13 @@ def test_the_terminal_says_in_one_line_what_a_step_costs():
         line, *_ = _list_start_notes(experiment, Path("office.yaml"))
         assert line.startswith(f"a step is priced as {charged}")
         assert line.endswith("; the trained model has 24.7 kB")
+
+
+@pytest.mark.parametrize(("given", "loaded"), [({}, "workers (image files, "), ({"loading": "cached"}, "cached (samples")])
+def test_the_terminal_says_whether_a_network_s_price_has_the_loading_of_images(tmp_path, given, loaded):
+    workload = {"task": "digits-cnn", "network": {"model": "digits-cnn", **given}}
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps({"name": "n", "fleet": ["nano"], "workload": workload}))
+    line, *_ = _list_start_notes(load_experiment(path), path)
+
+    assert line.startswith(f"a step is priced as digits-cnn, batch 16, loading: {loaded}")

@@ -21,6 +21,7 @@ from fedge.decisions.probe_choice import (
     TEACHING_SLOWDOWN,
     ProbeBudget,
     count_probe_steps,
+    find_anchor_mode,
     find_mode_to_repeat,
     find_most_saving_mode,
     find_trial_mode,
@@ -406,6 +407,33 @@ def test_few_modes_are_tried_for_what_they_teach_alone(seed):
     several = [predictions.modes[row] for row in (0, 50, 100, 150, 200, 250)]
 
     assert len(list_informative_modes(predictions, 3.0, [*several, MAXN], room)) == 0
+
+
+@pytest.mark.parametrize(
+    ("rounds_left", "measured_mhz", "chosen"),
+    [
+        (40, 900.0, (450.0, 400.0)),
+        (7, 900.0, (450.0, 1600.0)),
+        (3, 900.0, None),
+        (0, 900.0, None),
+        (40, 600.0, (450.0, 400.0)),
+        (40, 450.0, None),
+    ],
+)
+def test_a_run_that_is_kept_measures_one_mode_of_low_clocks_that_takes_little_of_its_time(
+    rounds_left, measured_mhz, chosen
+):
+    """Rounds of 100 s at work; a step takes as long as the clocks are low."""
+    grid = [(c, 1000.0, g, m) for c in (4, 2) for g in (900.0, 600.0, 450.0, 300.0) for m in (1600.0, 400.0)]
+    modes, flat = Modes(np.array(grid)), np.full(len(grid), 0.1)
+    step_s = 3.0 * 900.0 * 1600.0 / (modes.knobs[:, 2] * modes.knobs[:, 3])
+    room = ProbeBudget(steps=100.0, left_s=100.0, probe_s=0.5, margin_z=1.0, rounds_left=rounds_left)
+    measured = {modes[0], dataclasses.replace(modes[0], gpu_mhz=measured_mhz)}
+
+    found = find_anchor_mode(Predictions(modes, step_s, 9.0 * flat, flat, flat), modes[0], measured, room)
+
+    gpu_mhz, mem_mhz = chosen or (0.0, 0.0)
+    assert found == (dataclasses.replace(modes[0], gpu_mhz=gpu_mhz, mem_mhz=mem_mhz) if chosen else None)
 
 
 def test_where_no_probe_is_safe_none_is_proposed():

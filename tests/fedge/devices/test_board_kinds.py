@@ -101,6 +101,7 @@ def test_a_kind_of_an_unmeasured_network_obeys_physics_whatever_is_drawn(device,
     kind = build_workload_kind(device, unmeasured(network))
     shape = [len(getattr(kind.spec, knob)) for knob in KNOBS]
 
+    assert kind.average.power_w.max() > kind.spec.idle_w.value
     for seed in range(4):
         true = draw_kind_average(kind, seed)
         for axis in range(len(KNOBS)):

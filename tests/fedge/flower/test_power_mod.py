@@ -190,6 +190,8 @@ def raise_boom(_message: Message, _context: Context) -> Message:
         ({"network": "resnet50", "input_shape": (3, 0, 8)}, r"power_mode: input_shape\[1\]: got 0; 1 or more"),
         ({"batch_size": 0}, "power_mode: batch_size: got 0; 1 or more"),
         ({"batch_size": "16"}, "power_mode: batch_size: got '16'; a whole number"),
+        ({"policy": "fastest-within-power", "power_w": "9"}, "power_mode: power_w: got '9'; a number"),
+        ({"knowledge": 5}, "power_mode: knowledge: got 5; 'auto', the path of a folder, or None"),
         ({"seed": -1}, "power_mode: seed: got -1; 0 or more"),
         ({"predictor": "fegde"}, "power_mode: predictor: got 'fegde'; .*did you mean fedge?"),
     ],

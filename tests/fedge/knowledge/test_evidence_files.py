@@ -1,5 +1,6 @@
 """Files as entries: what is emulated, whose measurements they are, and where they lie in the knowledge."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -7,11 +8,13 @@ from pathlib import Path
 import pytest
 from contracts.boards import MAXN, coefficients, made_up_table, write_table
 
+from fedge.devices.tables.mode_table import read_mode_table
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec, list_boards
-from fedge.knowledge.evidence_files import describe_file, find_kinds, identify_client
+from fedge.knowledge.evidence_files import describe_file, find_kinds, identify_client, read_evidence
 from fedge.knowledge.knowledge_folder import KnowledgeEntry
 from fedge.knowledge.model_file import BoardModel, ModelInfo, ModelOrigin, save_model
 from fedge.knowledge.recall import ClientIdentity
+from fedge.physics.model_fit import THROTTLED_SD, UNSURE_SE_LOG
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.types import Label, Measurement
 
@@ -54,6 +57,31 @@ def test_a_table_of_a_recorded_folder_is_its_boards_own_and_no_models(tmp_path):
     entry = describe_table(tmp_path / "net.csv", "estimated", record)
 
     assert (entry.conditions, entry.boards, entry.label) == ({"truth": "recorded"}, ("shelf-1",), "estimated")
+
+
+def test_the_rows_of_a_profile_bring_their_errors_and_those_that_did_not_settle_wide_ones(tmp_path):
+    path = write_table(tmp_path / "net.csv", rows=slice(0, 4))
+    table = read_mode_table(path)
+    common = {"settled": True, "throttled": False, "time_se_log": 0.004, "power_se_log": 0.007}
+    rows = [
+        {**dataclasses.asdict(mode), **common, **own}
+        for mode, own in zip(
+            table.modes,
+            [{}, {"settled": False}, {"settled": False, "time_se_log": 0.3, "power_se_log": None}, {"throttled": True}],
+            strict=True,
+        )
+    ]
+    record = path.with_name("net.csv.json")
+
+    def read() -> list[tuple[float, float]]:
+        measured = read_evidence(tmp_path, dataclasses.replace(describe_file(path), file="net.csv"))[0].measurements
+        return [(one.time_se_log, one.power_se_log) for one in measured]
+
+    record.write_text(json.dumps({"modes": rows[::-1]}), encoding="utf-8")
+    wide = UNSURE_SE_LOG
+    assert read() == [(0.004, 0.007), (wide, wide), (0.3, wide), (THROTTLED_SD, THROTTLED_SD)]
+    record.write_text(json.dumps({"modes": rows[1:]}), encoding="utf-8")
+    assert read() == [(0.0, 0.0)] * 4
 
 
 @pytest.mark.parametrize("date", ["2024-03-01T10:00:00Z", "2024-3-1T10:0:0Z", None, "2024-99-01T10:00:00Z", 7])

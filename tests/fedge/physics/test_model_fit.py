@@ -111,6 +111,13 @@ def test_a_mode_that_two_boards_measured_is_two_rows_and_repeats_of_one_board_on
     np.testing.assert_allclose(rows.noise_sd, NOISE_TIME_SD / np.sqrt([3, 2]))
 
 
+def test_a_row_counts_as_noisy_as_it_scatters_once_that_is_more_than_usual():
+    rows = [Measurement(MAXN, 9, 0.1, 9.0, time_se_log=se, power_se_log=se) for se in (0.0, 0.03, 0.2)]
+    noise = [pool_measurements([row], MAXN).time.noise_sd[0] for row in rows]
+
+    assert noise == [NOISE_TIME_SD, NOISE_TIME_SD, 0.2]
+
+
 def test_a_board_that_measures_alone_has_no_offset():
     rows = pool_measurements(_measured(_truth(coefficients()), [1, 5, 9]), MAXN)
 

@@ -26,7 +26,7 @@ from fedge.experiment import (
 )
 from fedge.knowledge.recall import FIRST_ROUNDS, RENEWAL_ROUNDS
 from fedge.telemetry.store import MemoryTables
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
@@ -60,6 +60,7 @@ class Scripted:
     questions: list[OutgoingRequest] = field(default_factory=list)
     asked: list[tuple[int, str]] = field(default_factory=list)
     """Round and board of every training."""
+    recorded: bool = False
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
@@ -83,10 +84,11 @@ class Scripted:
         if failure:
             return IncomingReply(ReplyMessage(board, error=failure, unfit="nothing smaller" in failure))
         if question.ask.kind == "front":
-            return IncomingReply(ReplyMessage(board, front=front()))
+            return IncomingReply(ReplyMessage(board, front=front(), recorded=self.recorded))
         trained = {name: value + np.float32(1) for name, value in question.arrays.items()}
         work_s = self.work_s.get(board, 5.0 + question.ask.round)
-        return IncomingReply(answer(board, work_s, truth=front()), TrainResult(trained, 0.5, 0.5))
+        replied = dataclasses.replace(answer(board, work_s, truth=front()), recorded=self.recorded)
+        return IncomingReply(replied, TrainResult(trained, 0.5, 0.5))
 
 
 def experiment(rounds: int = 3, **changes: object) -> Experiment:
@@ -127,6 +129,14 @@ def test_a_failed_board_is_a_row_and_the_others_go_on():
     assert [(row.round, row.board, row.error) for row in failed] == [(2, "nano-2", "out of memory")]
     assert [(e.kind, e.board) for e in rows_of(tables, EventRow)] == [("failed", "nano-2")]
     assert state.round == 3
+
+
+def test_a_recorded_folder_is_marked_once_whether_it_is_there_at_the_start_or_joins_later():
+    tables = MemoryTables()
+    coordinator(Scripted({(0, "nano-2"): "not up yet"}, recorded=True), tables).run()
+
+    marked = [(row.round, row.board) for row in rows_of(tables, EventRow) if row.kind == RECORDED]
+    assert marked == [(0, "nano-1"), (1, "nano-2")]
 
 
 def test_a_refused_client_is_charged_its_time_and_energy_and_teaches_nobody():

@@ -77,6 +77,12 @@ def test_a_real_board_gets_the_rows_of_its_reference_tables_in_every_request():
         assert asked["nano-1"].references == asked["tx2-1"].references == ()
 
 
+def test_a_client_is_told_whether_what_it_measures_is_kept():
+    for folder in ("", "/var/lib/knowledge"):
+        asked = ask({}, knowledge=RunKnowledge(folder))
+        assert {one.gives_back for one in asked.values()} == {bool(folder)}
+
+
 def test_a_client_starts_with_the_memory_outcomes_of_its_last_run_and_goes_on_with_its_own():
     earlier, new = (MemoryObservation(900.0, 1000.0),), (MemoryObservation(900.0, 1000.0, 950.0),)
     known = from_json(RunKnowledge, to_json(RunKnowledge(memory={"nano-2": earlier})))

@@ -17,7 +17,7 @@ from fedge.knowledge.recall import RENEWAL_ROUNDS
 from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import settle_round
 from fedge.telemetry.store import MemoryTables
-from fedge.telemetry.store_records import WAITING, ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_records import RECORDED, WAITING, ClientRow, EventRow, RoundRow
 from fedge.types import Measurement, NamedArrays, TrainResult, add_measurements
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from server.rounds.coordinator import Coordinator
@@ -361,6 +361,13 @@ def test_a_reply_that_came_after_the_board_was_asked_again_changes_nothing():
 
     assert (caught.fleet, caught.pending) == (before, ())
     assert "after it was asked again" in caught.events[0].message
+
+
+def test_a_recorded_folder_that_is_heard_of_for_the_first_time_after_its_round_is_marked():
+    said = dataclasses.replace(answer("a", 8.0), recorded=True)
+    marked = [apply(before, late(3, said, None)).events[0].kind for before in (FleetState(50.0), fleet(3))]
+
+    assert marked == [RECORDED, LATE_REPLY_EVENT]
 
 
 def test_a_reply_with_arrays_that_do_not_fit_does_not_join():
