@@ -39,6 +39,10 @@ from fedge.physics.batch_series import DRIFT
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients, compute_power_w, compute_step_s
 from fedge.types import DeviceSpec, LayerWork, Workload
 
+CARRIED_TIME_ERROR = 0.6
+CARRIED_POWER_ERRORS = (0.2, 0.31)
+"""Errors of log time and log power of training profiles carried to another workload, the latter on their own board and
+on another one: root mean squares over all modes of the seven calibrated tables of training."""
 MAX_EXTRAPOLATION = 2.0
 """Factor by which a batch size may exceed the calibrated range. Default; larger values accept more sizes at unknown
 error."""
@@ -445,7 +449,11 @@ def _transfer_profile(
     here = carry_to_board(profile, device, specs)
     sizes = load_workload_sizes()
     batch_size = sizes[workload].batch_size if workload in sizes else profile.batch_size
-    return scale_to_workload(here, workload, batch_size, _time_ratio(workload, profile.workload))
+    return dataclasses.replace(
+        scale_to_workload(here, workload, batch_size, _time_ratio(workload, profile.workload)),
+        time_error_log=CARRIED_TIME_ERROR,
+        power_error_log=CARRIED_POWER_ERRORS[profile.device != device.name],
+    )
 
 
 def _rescale_prior(prior: CostProfile, batch_size: int, longer: float) -> CostProfile:

@@ -55,7 +55,7 @@ class CostProfile:
         residual_time_sd_log: Standard deviation of log time about the model.
         evidence: The table behind a calibrated profile; None for estimates.
         time_error_log: Expected error of log time that all boards of a kind share, as a standard deviation; 0 unless
-            the step is priced from layers.
+            the step is priced from layers or the profile is a prior.
         power_error_log: The same of log power.
     """
 

@@ -146,6 +146,7 @@ class _ModelHeader:
     maxn: _MaxnHeader
     seed: Annotated[int, Field(ge=0)]
     references: tuple[_ReferenceHeader, ...]
+    errors: tuple[tuple[_Positive, _Positive], ...] = ()
 
 
 def fit_model_predictor(model: BoardModel) -> Predictor:
@@ -241,6 +242,7 @@ def _build_header(model: BoardModel) -> _ModelHeader:
         maxn=_MaxnHeader(**asdict(known.maxn)),
         seed=known.seed,
         references=references,
+        errors=known.errors,
     )
 
 
@@ -254,7 +256,7 @@ def load_model(path: Path) -> BoardModel:
         BadInput: If the file is missing or invalid; the message names what is wrong in it.
     """
     header, arrays = _read_file(path)
-    _check_arrays(path, arrays, len(header.references))
+    _check_arrays(path, arrays, references=len(header.references), errors=len(header.errors))
     knowledge = PriorKnowledge(
         PowerMode(**asdict(header.maxn)),
         priors=tuple(
@@ -263,6 +265,7 @@ def load_model(path: Path) -> BoardModel:
         references=tuple(_read_reference(i, about, arrays) for i, about in enumerate(header.references)),
         idle_w=header.about.idle.value if header.about.idle else None,
         seed=header.seed,
+        errors=header.errors,
     )
     return BoardModel(header.about, _read_measurements(arrays), Modes(arrays["candidates/knobs"]), knowledge)
 
@@ -341,7 +344,7 @@ _MEASURED_RANGES = {
 _KNOWLEDGE_ARRAYS = ("candidates/knobs", "prior/time", "prior/power")
 
 
-def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], references: int) -> None:
+def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, references: int, errors: int) -> None:
     """Raise ``BadInput`` for the first array with an impossible shape or value."""
     _check_rows(path, arrays, _MEASURED_RANGES)
     _check_rows(path, arrays, {"candidates/knobs": None})
@@ -350,6 +353,8 @@ def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], references: in
     for name, width in (("prior/time", len(TIME_NAMES)), ("prior/power", len(POWER_NAMES))):
         _check_shape(path, name, arrays[name], (len(arrays["prior/time"]), width))
         _check_range(path, name, arrays[name], LOGS)
+    if errors not in (0, len(arrays["prior/time"])):
+        raise BadInput(f"{path}: errors", f"{errors} pairs", f"none, or {len(arrays['prior/time'])}; {WRITTEN_BY_FIT}")
 
 
 def _check_rows(

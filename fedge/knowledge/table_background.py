@@ -17,7 +17,6 @@ from fedge.devices.catalogue import aliases, load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.time_power_model import Coefficients
 from fedge.predictors.powertrain_reference import cache_folder, load_reference_network, reference_path
 from fedge.types import DeviceSpec, PowerMode, ProfileTable
 
@@ -79,8 +78,15 @@ def build_background(
     notes += _note_unknown_exclusions(profiles, without, excluded)
     if spec is None:
         notes.append(f"{table.device} is not in the catalogue (`fedge devices list`): priors are not scaled to it")
+    priors = _build_priors(table, spec, sources, specs)
+    rated = layered and spec is not None
     return TableBackground(
-        PriorKnowledge(resolve_maxn(table, spec), _build_priors(table, spec, sources, specs), ordered),
+        PriorKnowledge(
+            resolve_maxn(table, spec),
+            tuple(prior.coefficients for prior in priors),
+            ordered,
+            errors=tuple((prior.time_error_log, prior.power_error_log) for prior in priors if rated),
+        ),
         name_prior_tables(sources.profiles, sources.timed_steps),
         tuple(f"{Path(r.path).name} {r.sha256[:12]}" for r in ordered),
         tuple(notes),
@@ -123,18 +129,14 @@ def list_workload_names(tables: Sequence[ProfileTable], profiles: Iterable[CostP
 
 def _build_priors(
     table: ProfileTable, spec: DeviceSpec | None, sources: PriorSources, specs: Mapping[str, DeviceSpec]
-) -> tuple[Coefficients, ...]:
+) -> tuple[CostProfile, ...]:
     """Return the priors, most credible first; for an unknown board unscaled and by the distance of the top clocks."""
     if not sources.training_profiles:
         return ()
     if spec is None:
-        ranked = sorted(
-            sources.training_profiles,
-            key=lambda one: compute_clock_distance(specs[one.device].maxn, table.maxn),
-        )
-        return tuple(profile.coefficients for profile in ranked)
-    found = derive_priors(sources, device=spec, workload=table.workload, specs=specs, batch_size=table.batch_size)
-    return tuple(profile.coefficients for profile in found)
+        by_clocks = [(compute_clock_distance(specs[p.device].maxn, table.maxn), p) for p in sources.training_profiles]
+        return tuple(profile for _, profile in sorted(by_clocks, key=lambda pair: pair[0]))
+    return derive_priors(sources, device=spec, workload=table.workload, specs=specs, batch_size=table.batch_size)
 
 
 def compute_clock_distance(a: PowerMode, b: PowerMode) -> float:

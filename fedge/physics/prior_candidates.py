@@ -163,6 +163,9 @@ the reference more."""
 CREDIBILITY_LOSS = 0.7
 """Loss of credibility from each prior to the next, log units. With another table of the same board first, this value
 reduces the power error after the first measurements by a third, and costs boards without such a table little."""
+RATED_LOSS = 0.2
+"""The same where the priors' errors are known, which say most: 0.15 and 0.3 do as well, and 0 or 0.5 is slightly worse
+(``fedge study transfer --part predictor``)."""
 REFERENCE_GAIN = 0.7
 """Gain of credibility by a reference's residuals, log units. Default; a larger value prefers references for longer."""
 PRIOR_WIDTHS = (1.0, 2.0, 4.0)
@@ -218,12 +221,14 @@ class PriorSource:
     Attributes:
         coefficients: The physical model's log-parameters.
         reference: A reference table whose residuals are added; None for none.
-        log_credibility: Log prior weight among the sources, relative to the first.
+        log_credibility: Log prior weight among the sources for log time, relative to the first.
+        log_power_credibility: The same for log power.
     """
 
     coefficients: Coefficients
     reference: ReferenceFit | None
     log_credibility: float
+    log_power_credibility: float
 
 
 def list_prior_sources(knowledge: PriorKnowledge) -> tuple[PriorSource, ...]:
@@ -237,19 +242,31 @@ def list_prior_sources(knowledge: PriorKnowledge) -> tuple[PriorSource, ...]:
     idle_w = knowledge.idle_w or 0.0
     priors = [raise_to_idle_w(prior, idle_w) for prior in knowledge.priors]
     references = [fit_reference(table, knowledge.maxn) for table in knowledge.references]
-    found = [PriorSource(prior, None, -CREDIBILITY_LOSS * rank) for rank, prior in enumerate(priors)]
+    found = [PriorSource(prior, None, *own) for prior, own in zip(priors, _rate_priors(knowledge), strict=True)]
     for rank, reference in enumerate(references):
         if not reference.is_same_kind:  # another kind of board: a prior like the others, and the last of them
             last = -CREDIBILITY_LOSS * (len(priors) + rank) + reference.log_credibility
-            found.append(PriorSource(raise_to_idle_w(reference.coefficients, idle_w), None, last))
+            found.append(PriorSource(raise_to_idle_w(reference.coefficients, idle_w), None, last, last))
             continue
         gain = REFERENCE_GAIN + reference.log_credibility
-        found.append(PriorSource(reference.coefficients, reference, gain - CREDIBILITY_LOSS * rank))
+        own = gain - CREDIBILITY_LOSS * rank
+        found.append(PriorSource(reference.coefficients, reference, own, own))
         found += [
-            PriorSource(prior, reference, gain - CREDIBILITY_LOSS * (place + rank))
+            PriorSource(prior, reference, own - CREDIBILITY_LOSS * place, own - CREDIBILITY_LOSS * place)
             for place, prior in enumerate(priors[:MAX_PRIORS_WITH_RESIDUALS])
         ]
     return tuple(sorted(found, key=lambda source: -source.log_credibility))
+
+
+def _rate_priors(knowledge: PriorKnowledge) -> Iterator[tuple[float, float]]:
+    """Yield each prior's log credibility for log time and log power: by its expected variance if that is known."""
+    if not knowledge.errors:
+        yield from ((-CREDIBILITY_LOSS * rank,) * 2 for rank in range(len(knowledge.priors)))
+        return
+    least = np.min(knowledge.errors, axis=0)
+    for rank, errors in enumerate(knowledge.errors):
+        time, power = -2.0 * np.log(errors / least) - RATED_LOSS * rank
+        yield float(time), float(power)
 
 
 def raise_to_idle_w(coefficients: Coefficients, idle_w: float) -> Coefficients:
@@ -265,12 +282,20 @@ def raise_to_idle_w(coefficients: Coefficients, idle_w: float) -> Coefficients:
 
 def list_time_candidates(sources: Sequence[PriorSource]) -> list[PriorCandidate]:
     """Return the candidates for log time: every source with every prior width."""
-    return [candidate for source in sources for candidate in _iterate_widths(source, build_time_prior)]
+    return [
+        candidate
+        for source in sources
+        for candidate in _iterate_widths(source, build_time_prior, source.log_credibility)
+    ]
 
 
 def list_power_candidates(sources: Sequence[PriorSource]) -> list[PriorCandidate]:
     """Return the candidates for log power: every source with every prior width."""
-    return [candidate for source in sources for candidate in _iterate_widths(source, build_power_prior)]
+    return [
+        candidate
+        for source in sources
+        for candidate in _iterate_widths(source, build_power_prior, source.log_power_credibility)
+    ]
 
 
 def group_candidates(candidates: Sequence[PriorCandidate]) -> tuple[PriorGroup, ...]:
@@ -293,11 +318,13 @@ def group_candidates(candidates: Sequence[PriorCandidate]) -> tuple[PriorGroup, 
     return tuple(groups)
 
 
-def _iterate_widths(source: PriorSource, gaussian: Callable[[Prior], GaussianPrior]) -> Iterator[PriorCandidate]:
+def _iterate_widths(
+    source: PriorSource, gaussian: Callable[[Prior], GaussianPrior], log_credibility: float
+) -> Iterator[PriorCandidate]:
     about = gaussian(build_prior(source.coefficients))
     for width in PRIOR_WIDTHS:
         prior = GaussianPrior(about.mean, about.precision / width**2)
-        credibility = source.log_credibility - WIDTH_LOSS * float(np.log(width))
+        credibility = log_credibility - WIDTH_LOSS * float(np.log(width))
         if source.reference is None:
             yield PriorCandidate(None, prior, credibility)
         else:

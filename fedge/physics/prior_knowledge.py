@@ -15,6 +15,8 @@ class PriorKnowledge:
     Attributes:
         maxn: The board's top mode.
         priors: The physical model's coefficients for other workloads, scaled to this board, the most credible first.
+        errors: Expected errors of each prior's log time and log power, as standard deviations; empty if they are not
+            known.
         references: Measured tables of other workloads on a board of this kind, the most credible first.
         idle_w: The board's measured idle power in ``maxn``, in watts; None if unknown.
         seed: Seed of everything random.
@@ -25,3 +27,4 @@ class PriorKnowledge:
     references: tuple[ProfileTable, ...] = ()
     idle_w: float | None = None
     seed: int = 0
+    errors: tuple[tuple[float, float], ...] = ()

@@ -110,11 +110,11 @@ class CandidateBlend:
 
     groups: tuple[CandidateGroup, ...]
 
-    @property
-    def best(self) -> Floats:
-        """Return the parameters of the most probable candidate."""
-        best: Floats = self.groups[0].posterior.best[0]
-        return best
+    def average_parameters(self, count: int) -> Floats:
+        """Return the mean of the candidates' first ``count`` parameters, which all of them have."""
+        each = [group.weights @ group.posterior.best[:, :count] for group in self.groups]
+        mean: Floats = np.sum(each, axis=0)
+        return mean
 
     @property
     def rows(self) -> QuantityRows:
@@ -166,15 +166,20 @@ def group_priors(knowledge: PriorKnowledge) -> PriorGroups:
         BadInput: There is no prior or reference.
     """
     powers = group_candidates(list_power_candidates(list_prior_sources(knowledge)))
-    return PriorGroups(_group_time_priors(knowledge.maxn, knowledge.priors, knowledge.references), powers)
+    times = _group_time_priors(knowledge.maxn, knowledge.priors, knowledge.references, knowledge.errors)
+    return PriorGroups(times, powers)
 
 
 @lru_cache(maxsize=64)
 def _group_time_priors(
-    maxn: PowerMode, priors: tuple[Coefficients, ...], references: tuple[ProfileTable, ...]
+    maxn: PowerMode,
+    priors: tuple[Coefficients, ...],
+    references: tuple[ProfileTable, ...],
+    errors: tuple[tuple[float, float], ...],
 ) -> tuple[PriorGroup, ...]:
     """Return the candidates for log time, which all boards of a kind share: they do not depend on idle power."""
-    return group_candidates(list_time_candidates(list_prior_sources(PriorKnowledge(maxn, priors, references))))
+    knowledge = PriorKnowledge(maxn, priors, references, errors=errors)
+    return group_candidates(list_time_candidates(list_prior_sources(knowledge)))
 
 
 class QuantityPrediction(Protocol):
@@ -271,7 +276,9 @@ def fit_pooled_boards(priors: Sequence[PriorGroups], seen: Sequence[PooledMeasur
     fitted = _blend_times([priors[place].time for place in measured], [seen[place] for place in measured])
     by_place = dict(zip(measured, fitted, strict=True))
     times = [by_place.get(place) or _blend_prior_times(groups.time) for place, groups in enumerate(priors)]
-    busy = np.stack([blend.best[: len(TIME_NAMES)] for blend in times])
+    # How busy each part is follows from the time parameters. Those of the most probable candidate alone would change
+    # power by a leap where two candidates are about as probable.
+    busy = np.stack([blend.average_parameters(len(TIME_NAMES)) for blend in times])
     powers = _blend_boards(
         [groups.power for groups in priors],
         rows=[own.power for own in seen],

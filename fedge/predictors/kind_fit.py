@@ -213,7 +213,7 @@ def fit_boards(
     """
     split = [split_by_board(every) for every in measurements]
     evidence = {
-        place: _KindEvidence(known.maxn, known.priors, known.references, peers)
+        place: _KindEvidence(known.maxn, known.priors, known.references, known.errors, peers)
         for place, (known, (own, peers)) in enumerate(zip(knowledge, split, strict=True))
         if has_enough_peers(own, peers)
     }
@@ -236,6 +236,7 @@ class _KindEvidence:
     maxn: PowerMode
     priors: tuple[Coefficients, ...]
     references: tuple[ProfileTable, ...]
+    errors: tuple[tuple[float, float], ...]
     measurements: tuple[Measurement, ...]
 
     def __hash__(self) -> int:
@@ -252,7 +253,7 @@ def _fit_kinds(requested: Sequence[_KindEvidence]) -> list[KindFit]:
     """Return the fit for each evidence; those that are new are fitted together."""
     new = [evidence for evidence in dict.fromkeys(requested) if evidence not in _KIND_FITS]
     seen = [pool_measurements(evidence.measurements, evidence.maxn) for evidence in new]
-    priors = [_group_kind_priors(evidence.maxn, evidence.priors, evidence.references) for evidence in new]
+    priors = [_group_kind_priors(one.maxn, one.priors, one.references, one.errors) for one in new]
     for evidence, fit in zip(new, fit_pooled_boards(priors, seen), strict=True):
         _KIND_FITS[evidence] = KindFit(fit)
     found = [_KIND_FITS[evidence] for evidence in requested]
@@ -263,6 +264,9 @@ def _fit_kinds(requested: Sequence[_KindEvidence]) -> list[KindFit]:
 
 @lru_cache(maxsize=16)
 def _group_kind_priors(
-    maxn: PowerMode, priors: tuple[Coefficients, ...], references: tuple[ProfileTable, ...]
+    maxn: PowerMode,
+    priors: tuple[Coefficients, ...],
+    references: tuple[ProfileTable, ...],
+    errors: tuple[tuple[float, float], ...],
 ) -> PriorGroups:
-    return group_priors(PriorKnowledge(maxn, priors, references))
+    return group_priors(PriorKnowledge(maxn, priors, references, errors=errors))
