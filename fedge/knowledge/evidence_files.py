@@ -32,6 +32,7 @@ from fedge.experiment import (
 )
 from fedge.json_reader import read_json
 from fedge.knowledge.knowledge_folder import (
+    CALIBRATION,
     COSTS,
     ENTRIES,
     KnowledgeEntry,
@@ -65,8 +66,6 @@ BOARD_NAME = "inventory_name"
 """Key of a record with the name of a fleet's board; `fedge fleet profile` adds it."""
 PEAK = "peak_mb"
 """Key of a record with the peak memory of the profiled training in MB, where the board reports it."""
-CALIBRATION = "calibration-"
-"""Before the name of a cost profile, in the name of its entry; the file is named as `fedge calibrate` names it."""
 PROFILED_STEPS = 100
 """Steps that a row of a table or model stands for; they were measured until settled, so their noise is small."""
 
