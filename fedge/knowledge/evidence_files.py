@@ -270,6 +270,7 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
         workload, batch_size, across = Path(task).stem, experiment.workload.batch_size, board.name
         trained = Path(task).read_bytes() if task.endswith(".py") else b""
         trained += b"" if network is None or network.channels is None else network.channels.encode()
+        trained += b"mixed" if experiment.workload.mixed_precision else b""  # older entries are of single precision
         conditions["network"] = hashlib.sha256(trained).hexdigest() if trained else ""
     else:
         workload, batch_size, across = work.name, work.batch_size, emulated_board(board.name, experiment.seed)
