@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ def replace_file(path: Path) -> Iterator[Path]:
         OSError: The file or its folder cannot be written; it names a file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.part")
     try:
         yield part
         with part.open("rb") as handle:

@@ -258,7 +258,8 @@ def _write_reference(folder: Path, entry: KnowledgeEntry, run: Path) -> Path:
     """Write the measurements of an entry of ``folder`` as a table into the run folder."""
     rows = [row for one in read_evidence(folder, entry) for row in one.measurements]
     table = to_table(ReferenceRows(entry.device, entry.workload, entry.batch_size, label=entry.label, rows=tuple(rows)))
-    path = run / KNOWLEDGE / entry.id / "train" / f"{entry.workload}.csv"
+    name = entry.workload.replace("/", "-")  # of a model file or a record, which may name any path
+    path = run / KNOWLEDGE / entry.id / "train" / f"{name}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_mode_table(path, table)
     return path

@@ -204,7 +204,7 @@ def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     """
     right = "a network such as 10.20.0.0/24, without host bits; everybody in it may run code on every board"
     try:
-        network = ipaddress.ip_network(text)
+        network = ipaddress.ip_network(_refuse_scope(text))
     except ValueError as error:
         raise BadInput("--management", repr(text), right) from error
     if network.prefixlen == 0:
@@ -229,9 +229,16 @@ def _listen_lines(addresses: Sequence[str], port: int) -> str:
     return "\n".join(f"    listen {_format_address(address)}:{port} ssl;" for address in addresses)
 
 
+def _refuse_scope(text: str) -> str:
+    """Return the text; raises ``ValueError`` for an IPv6 scope, which may be any text and which nginx does not read."""
+    if "%" in text:
+        raise ValueError(text)
+    return text
+
+
 def _format_address(text: str) -> str:
     try:
-        address = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(_refuse_scope(text))
     except ValueError as error:
         raise BadInput("--listen", repr(text), "an address of this server, such as 192.168.1.10") from error
     return f"[{address}]" if address.version == 6 else str(address)

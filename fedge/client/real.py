@@ -59,12 +59,14 @@ def answer_request(
         ``error``.
     """
     path, name = settings.state_dir / CLAIM_FILE, settings.board
-    if request.kind == "bye":
-        release_claim(path, request.run)
-        remove_service(settings.worker_socket, next((one for one in list_boards(experiment) if one.name == name), None))
-        return ReplyMessage(name), None
     standing = read_claim(path)
     left_s = claim_left_s(standing, request.run, wall_s())
+    if request.kind == "bye":
+        release_claim(path, request.run)
+        if left_s == 0.0:  # otherwise the service is of the run that has the board now
+            board = next((one for one in list_boards(experiment) if one.name == name), None)
+            remove_service(settings.worker_socket, board)
+        return ReplyMessage(name), None
     if standing is not None and left_s > 0:
         refusal = explain_refusal(name, standing, left_s)
         return ReplyMessage(name, error=refusal, held_s=left_s, held_by=standing.run), None

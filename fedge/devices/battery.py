@@ -54,6 +54,21 @@ class Batteries:
         left_j = np.clip(self.left_j - spent_j + self.charging_w * seconds, 0.0, self.capacity_j)
         return dataclasses.replace(self, left_j=left_j)
 
+    def without_surplus(self, phases: Iterable[tuple[Floats, Floats]]) -> Batteries:
+        """Return the batteries without the charge that they will be too full to take in phases of use.
+
+        After it the phases may be booked as one period. ``phases`` are as in ``time_to_empty_s``.
+        """
+        if not self.charging_w.any():
+            return self
+        left_j, surplus_j = self.left_j, np.zeros(len(self.left_j))
+        for seconds, watts in phases:
+            left_j = left_j + (self.charging_w - watts) * seconds
+            with np.errstate(invalid="ignore"):  # of boards on mains
+                over_j = np.where(left_j > self.capacity_j, left_j - self.capacity_j, 0.0)
+            left_j, surplus_j = left_j - over_j, surplus_j + over_j
+        return dataclasses.replace(self, left_j=self.left_j - surplus_j)
+
     def limit_energy_j(self, wanted_j: Floats | float, seconds: Floats | float) -> Floats:
         """Return the energy that boards can draw in ``seconds``, while their batteries are charged."""
         limited: Floats = np.minimum(wanted_j, self.left_j + self.charging_w * seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,16 +25,20 @@ from fedge.flower.node_memory import RECORD
 from fedge.flower.option_checks import WRAPPER, check_policy
 from fedge.flower.power_mod import ANSWER, GOAL, JOULES, SECONDS, WORK
 from fedge.json_reader import parse_json
-from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.client_rows import RoundStart, describe_impossible_answer
 from fedge.telemetry.run_folder import RUN_YAML, SUMMARY, write_json
 from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
 from fedge.telemetry.store import RunTables
-from fedge.telemetry.store_records import NOTHING_MEASURED, RECORDED, EventRow
+from fedge.telemetry.store_records import NOTHING_MEASURED, RECORDED, REFUSED, EventRow
 from fedge.types import FleetPlan, Front
-from fedge.wire import ReplyMessage, from_json, to_json
+from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
+
+logger = logging.getLogger(__name__)
 
 ACCURACY_NAMES, LOSS_NAMES = ("accuracy", "acc"), ("loss",)
 """Ends of the names of metrics that become a round's accuracy and loss; those of the evaluation come first."""
+MAX_DIGITS = 10
+"""Digits of a board's number: Python refuses to convert thousands of them."""
 
 
 class PowerAware(Strategy):
@@ -80,6 +85,8 @@ class PowerAware(Strategy):
         self._tables = None if self._folder is None else _open_tables(self._folder)
         self._boards: dict[int, str] = {}
         """Board by node id, from its first reply on."""
+        self._unreadable: set[int] = set()
+        """Nodes whose answer could once not be read."""
         self._devices: Counter[str] = Counter()
         self._real_boards: list[str] = []
         self._fronts: dict[str, Front] = {}
@@ -159,14 +166,27 @@ class PowerAware(Strategy):
         self._inner.summary()
 
     def _take_answers(self, replies: Sequence[Message]) -> Iterator[tuple[int, ReplyMessage]]:
-        """Take the mod's answers out of the replies; yield them with the ids of their nodes."""
+        """Take the mod's answers out of the replies; yield them with the ids of their nodes.
+
+        One that cannot be read is left out, and of one with impossible figures only the error is left: a node must not
+        end the run.
+        """
         for reply in replies:
             if not reply.has_error() and RECORD in reply.content.config_records:
                 record = reply.content.config_records[RECORD]
                 del reply.content[RECORD]
                 if self._work is None and WORK in record:
                     self._work = parse_work(str(record[WORK]))
-                yield reply.metadata.src_node_id, from_json(ReplyMessage, str(record[ANSWER]))
+                node = reply.metadata.src_node_id
+                try:
+                    answer = from_json(ReplyMessage, str(record.get(ANSWER)))
+                except InvalidMessage as error:
+                    if node not in self._unreadable:
+                        logger.warning("node %d counts as one without the mod: its answer is %s", node, error)
+                    self._unreadable.add(node)
+                    continue
+                wrong = describe_impossible_answer(answer)
+                yield node, ReplyMessage(answer.board, error=f"{REFUSED}impossible {wrong}") if wrong else answer
 
     def _note_answer(self, node: int, answer: ReplyMessage) -> ReplyMessage:
         """Return a node's answer under the board's name in this run, and keep its front."""
@@ -257,7 +277,7 @@ def _drop_unshared_metrics(replies: Sequence[Message]) -> None:
 def _read_place(board: str) -> int:
     """Return the number at the end of an emulated board's name, so that boards are named in the order of partitions."""
     number = board.rpartition("-")[2]
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() and len(number) < MAX_DIGITS else 0
 
 
 def _find_error(replies: Sequence[Message], node: int) -> str:

@@ -32,6 +32,7 @@ from fedge.experiment import (
 )
 from fedge.json_reader import read_json
 from fedge.knowledge.knowledge_folder import (
+    CALIBRATION,
     COSTS,
     ENTRIES,
     KnowledgeEntry,
@@ -66,8 +67,6 @@ BOARD_NAME = "inventory_name"
 """Key of a record with the name of a fleet's board; `fedge fleet profile` adds it."""
 PEAK = "peak_mb"
 """Key of a record with the peak memory of the profiled training in MB, where the board reports it."""
-CALIBRATION = "calibration-"
-"""Before the name of a cost profile, in the name of its entry; the file is named as `fedge calibrate` names it."""
 PROFILED_STEPS = 100
 """Steps that a row of a table or model stands for; they were measured until settled, so their noise is small."""
 
@@ -303,6 +302,7 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
         workload, batch_size, across = Path(task).stem, experiment.workload.batch_size, board.name
         trained = Path(task).read_bytes() if task.endswith(".py") else b""
         trained += b"" if network is None or network.channels is None else network.channels.encode()
+        trained += b"mixed" if experiment.workload.mixed_precision else b""  # older entries are of single precision
         conditions["network"] = hashlib.sha256(trained).hexdigest() if trained else ""
     else:
         workload, batch_size, across = work.name, work.batch_size, emulated_board(board.name, experiment.seed)

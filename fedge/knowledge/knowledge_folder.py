@@ -36,6 +36,8 @@ from fedge.wire import InvalidMessage, from_json, to_json
 EntryForm = Literal["table", "model", "calibration", "run"]
 ENTRIES, COSTS, BOARDS, INDEX = "entries", "costs", "boards", "index.json"
 DESCRIPTION = ".json"
+CALIBRATION = "calibration-"
+"""Before the name of a cost profile, in the name of its entry; the file is named as `fedge calibrate` names it."""
 DATE_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Text = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -108,8 +110,12 @@ def add_entry(folder: Path, entry: KnowledgeEntry, content: bytes) -> None:
     """Write an entry and its file, or replace one of the same name.
 
     Raises:
-        BadInput: The folder cannot be written, or the entry's file is outside of it.
+        BadInput: The folder cannot be written, or the entry is none that would be listed.
     """
+    try:
+        _parse_entry(json.loads(to_json(entry)))
+    except ValueError as error:
+        raise BadInput(f"{folder}: {entry.id}", _first_line(error), "file and workload as fedge names them") from error
     with _changing(folder):
         for path, data in (
             (_find_file(folder, entry), content),
@@ -145,7 +151,7 @@ def list_entries(folder: Path) -> KnowledgeListing:
             stamp = [status.st_mtime_ns, status.st_size]
             known = index.get(path.name)
             raw = known["entry"] if known and known.get("stamp") == stamp else read_json(path, "a description")
-            found.append(_adapter().validate_python(raw))
+            found.append(_parse_entry(raw))
             current[path.name] = {"stamp": stamp, "entry": raw}
         except (FedgeError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             damaged.append(f"{path}: a damaged description ({_first_line(error)}); skipped")
@@ -245,6 +251,25 @@ def _write_index(folder: Path, index: Mapping[str, Any]) -> None:
         write_text(folder / INDEX, json.dumps(index, separators=(",", ":")))
     except OSError:
         return
+
+
+def _parse_entry(raw: Any) -> KnowledgeEntry:
+    """Return a description as an entry.
+
+    One of another fleet may name any path: its file must be its own, as it would replace that of another entry, and
+    its workload, which names files of a run, must lead nowhere.
+
+    Raises:
+        ValueError: It is none.
+    """
+    entry = _adapter().validate_python(raw)
+    place = Path(entry.file)
+    name = f"{COSTS}/{entry.id.removeprefix(CALIBRATION)}" if entry.form == "calibration" else f"{ENTRIES}/{entry.id}"
+    if str(place.with_suffix("")) != name or place.suffix in ("", DESCRIPTION):
+        raise ValueError(f"file: {entry.file}, which is not that of {entry.id}")
+    if ".." in Path(entry.workload).parts or entry.workload.startswith("/"):
+        raise ValueError(f"workload: {entry.workload}, a path")
+    return entry
 
 
 @cache

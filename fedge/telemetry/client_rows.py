@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedge.decisions.planning.front_columns import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
+from fedge.decisions.planning.front_columns import (
+    MAX_FIGURE,
+    board_maxn_energy_j,
+    board_round_energy_j,
+    find_least_energy_point,
+)
 from fedge.devices.battery import BatteryCharge
 from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
 from fedge.telemetry.round_columns import CompletedWork
 from fedge.telemetry.store_records import ClientRow, Status
-from fedge.types import LinkUse, RoundReport
-from fedge.wire import ReplyMessage
+from fedge.types import EvaluationReport, Front, LinkUse, RoundReport
+from fedge.wire import ReplyMessage, list_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +258,54 @@ COMPARISON_COLUMNS = (
 )
 """Columns that compare the work and the round with MAXN and the oracle; unfinished work has no values for them."""
 _UNKNOWN = (None, None, None)
+
+
+# Figures that nothing can be booked from -----------------------------------------------------------------------------
+
+
+def describe_impossible_answer(answer: ReplyMessage) -> str:
+    """Return what an answer's report or offer has that nothing can be booked or planned from; "" for nothing."""
+    wrong = "" if answer.report is None else describe_impossible_figures(answer.report)
+    return wrong or describe_impossible_front(answer.front)
+
+
+def describe_impossible_figures(report: RoundReport | EvaluationReport) -> str:
+    """Return what a report has that no row can be made of, such as a negative time or infinite energy; "" for none."""
+    link = report.link
+    figures = {
+        "transfers": (link.down_s, link.up_s, link.radio_j),
+        "work": [
+            figure
+            for part in report.parts
+            for figure in (part.steps, part.step_s, part.power_w, part.warm_up_s, part.switch_s or 0.0, part.lost_s)
+        ],
+        "idle power": () if isinstance(report, EvaluationReport) else (report.idle_w,),
+        "samples": (report.samples,),
+    }
+    return _name_impossible(figures)
+
+
+def describe_impossible_front(front: Front | None) -> str:
+    """Return what a front has that no plan can be made of; "" for nothing. The plan is everybody's."""
+    if front is None:
+        return ""
+    points = (*front.points, front.maxn)
+    return _name_impossible(
+        {
+            "offer of modes": [
+                figure for point in points for figure in (point.work_s, point.work_j, point.time_sd_log)
+            ],
+            "offer": [value for value in list_fields(front).values() if isinstance(value, float)],
+            "narrow offer": list(list_fields(front.narrow).values()) if front.narrow else (),
+            "number of modes": (len(front.points) - 1,),
+        }
+    )
+
+
+def _name_impossible(figures: Mapping[str, Iterable[float]]) -> str:
+    """Return the names of figures that are not from 0 to ``MAX_FIGURE``, each with its value."""
+    pairs = [(name, value) for name, values in figures.items() for value in values]
+    numbers = [value for _, value in pairs]
+    if min(numbers) >= 0.0 and sum(numbers) <= MAX_FIGURE:  # one that is no number makes the sum none
+        return ""
+    return ", ".join(f"{name} ({value:g})" for name, value in pairs if not 0.0 <= value <= MAX_FIGURE)

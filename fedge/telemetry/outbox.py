@@ -106,14 +106,11 @@ class Outbox:
                 self._save_open_batch(now_s)
             self._spool.trim(now_s)
 
-    def make_empty_batch(self) -> tuple[int, TelemetryBatch]:
-        """Return a batch without stretches, which only reports the progress and is not kept, and its number."""
-        with self._turn:
-            number, seq = self._next_numbers()
-            return number, TelemetryBatch(VERSION, self._board, self._stream, seq)
+    def next_batch(self, now_s: float) -> tuple[int, TelemetryBatch]:
+        """Return the batch to send next, with its number for ``mark_done``.
 
-    def next_batch(self, now_s: float) -> tuple[int, TelemetryBatch] | None:
-        """Return the batch to send next, with its number for ``mark_done``; None if there is nothing to send."""
+        Without anything to send it has no stretches, only reports the progress and is not kept.
+        """
         with self._turn:
             for number in self._spool.numbers:
                 if self._given is not None and self._given[0] <= number:
@@ -125,7 +122,11 @@ class Outbox:
             if self._given is None and self._growing is not None:
                 growing, self._growing = self._growing, None
                 self._given = growing.number, self._build_batch(growing), min(growing.unsaved_since_s, now_s)
-            return None if self._given is None else self._given[:2]
+            if self._given is not None:
+                return self._given[:2]
+            # Under the same lock: stretches added before it is numbered would be sent after it, as duplicates.
+            number, seq = self._next_numbers()
+            return number, TelemetryBatch(VERSION, self._board, self._stream, seq)
 
     def mark_done(self, number: int) -> None:
         """Remove a batch that was accepted, or will never be."""

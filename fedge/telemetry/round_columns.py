@@ -97,6 +97,12 @@ class WorkEnds:
     flat: Flags
 
 
+def _list_phases(work: WorkColumns, down_s: Floats, parts_s: Floats, up_s: Floats) -> list[tuple[Floats, Floats]]:
+    """Return the seconds and watts of the download, each part and the upload, of which so many seconds were done."""
+    link_w = work.idle_w + work.radio_j / np.maximum(work.down_s + work.up_s, 1e-12)
+    return [(down_s, link_w), *zip(parts_s.T, work.parts_w.T, strict=True), (up_s, link_w)]
+
+
 def find_ends(work: WorkColumns, away_s: Floats, batteries: Batteries) -> WorkEnds:
     """Return when each client replies, or when it goes away or runs out of battery before that.
 
@@ -105,9 +111,7 @@ def find_ends(work: WorkColumns, away_s: Floats, batteries: Batteries) -> WorkEn
         away_s: Seconds after which each goes away; infinity if it stays.
         batteries: Their batteries at the start of the round.
     """
-    link_w = work.idle_w + work.radio_j / np.maximum(work.down_s + work.up_s, 1e-12)
-    parts = zip(work.parts_s.T, work.parts_w.T, strict=True)
-    empty_s = batteries.time_to_empty_s(((work.down_s, link_w), *parts, (work.up_s, link_w)))
+    empty_s = batteries.time_to_empty_s(_list_phases(work, work.down_s, work.parts_s, work.up_s))
     busy_s = work.busy_s
     other_s = np.minimum(away_s, busy_s)
     at_s = np.minimum(empty_s, other_s)
@@ -267,9 +271,10 @@ def settle_columns(
     # A board whose battery is empty draws nothing after that, and is charged until the round is over.
     known_s = np.where(flat, until_s, over_s)
     wanted_j = spent.work_j + spent.radio_j + work.idle_w * (known_s - spent.work_s)
-    energy_j = batteries.limit_energy_j(wanted_j, known_s)
+    charged = batteries.without_surplus(_list_phases(work, spent.down_s, spent.parts_s, spent.up_s))
+    energy_j = charged.limit_energy_j(wanted_j, known_s)
     # Rounding must leave nothing in an empty battery.
-    left = batteries.update(np.where(flat, np.inf, energy_j), known_s).update(0.0, over_s - known_s)
+    left = charged.update(np.where(flat, np.inf, energy_j), known_s).update(0.0, over_s - known_s)
     return SettledColumns(
         ends,
         verdict,

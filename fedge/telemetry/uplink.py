@@ -200,7 +200,7 @@ class TelemetrySender:
 
     def send_oldest(self) -> bool:
         """Send one message; return False if it must be sent again."""
-        number, batch = self._outbox.next_batch(self._wall_s()) or self._outbox.make_empty_batch()
+        number, batch = self._outbox.next_batch(self._wall_s())
         try:
             message = encode_batch(replace(batch, progress=self._progress(), lost=self._outbox.lost_stretches))
             outcome = self._link.send(message)

@@ -21,20 +21,23 @@ from fedge.knowledge.evidence_files import find_kinds
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge, renews_peers
 from fedge.protocols import LearningTask
+from fedge.telemetry.client_rows import (
+    describe_impossible_answer,
+    describe_impossible_figures,
+    describe_impossible_front,
+)
 from fedge.telemetry.settlement import NO_CUTOFF, RealCutoff, has_enough_replies
 from fedge.telemetry.store_records import REFUSED
 from fedge.types import (
     NOT_COMPRESSED,
     Compression,
-    EvaluationReport,
     Floats32,
-    Front,
     Measurement,
     NamedArrays,
     RoundGoal,
     RoundReport,
 )
-from fedge.wire import ClientState, ReplyMessage, RequestMessage, list_fields
+from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
 from fedge.workloads import NULL_TASK
@@ -49,8 +52,6 @@ MAX_NORM_RATIO = 100.0
 """Norm of a result's change, in medians of its round, above which it is refused. Honest clients stay far below: the
 largest of those with unequal labels and shares is printed by ``benchmarks/bad_clients.py``. The rest is the strategy's.
 """
-MAX_FIGURE = 1e12
-"""A time, energy, power or number of a report above it is impossible; below it, sums and products stay finite."""
 NO_HISTORIES: Mapping[str, ClientHistory] = MappingProxyType({})
 
 
@@ -329,8 +330,7 @@ def validate_reply(
         booked from is dropped.
     """
     report = reply.answer.report
-    wrong = "" if report is None else describe_impossible_figures(report)
-    if wrong := wrong or describe_impossible_front(reply.answer.front):
+    if wrong := describe_impossible_answer(reply.answer):
         return IncomingReply(ReplyMessage(board, error=f"{REFUSED}impossible {wrong}"))
     if reply.trained is None or report is None:
         return reply
@@ -395,48 +395,6 @@ def _refuse(reply: IncomingReply, reason: str) -> IncomingReply:
     answer = reply.answer
     spent = ReplyMessage(answer.board, report=answer.report, error=f"{REFUSED}{reason}", trace=answer.trace)
     return IncomingReply(spent)
-
-
-def describe_impossible_figures(report: RoundReport | EvaluationReport) -> str:
-    """Return what a report has that no row can be made of, such as a negative time or infinite energy; "" for none."""
-    link = report.link
-    figures = {
-        "transfers": (link.down_s, link.up_s, link.radio_j),
-        "work": [
-            figure
-            for part in report.parts
-            for figure in (part.steps, part.step_s, part.power_w, part.warm_up_s, part.switch_s or 0.0, part.lost_s)
-        ],
-        "idle power": () if isinstance(report, EvaluationReport) else (report.idle_w,),
-        "samples": (report.samples,),
-    }
-    return _name_impossible(figures)
-
-
-def describe_impossible_front(front: Front | None) -> str:
-    """Return what a front has that no plan can be made of; "" for nothing. The plan is everybody's."""
-    if front is None:
-        return ""
-    points = (*front.points, front.maxn)
-    return _name_impossible(
-        {
-            "offer of modes": [
-                figure for point in points for figure in (point.work_s, point.work_j, point.time_sd_log)
-            ],
-            "offer": [value for value in list_fields(front).values() if isinstance(value, float)],
-            "narrow offer": list(list_fields(front.narrow).values()) if front.narrow else (),
-            "number of modes": (len(front.points) - 1,),
-        }
-    )
-
-
-def _name_impossible(figures: Mapping[str, Iterable[float]]) -> str:
-    """Return the names of figures that are not from 0 to ``MAX_FIGURE``, each with its value."""
-    pairs = [(name, value) for name, values in figures.items() for value in values]
-    numbers = [value for _, value in pairs]
-    if min(numbers) >= 0.0 and sum(numbers) <= MAX_FIGURE:  # one that is no number makes the sum none
-        return ""
-    return ", ".join(f"{name} ({value:g})" for name, value in pairs if not 0.0 <= value <= MAX_FIGURE)
 
 
 def validate_evaluation(board: str, reply: IncomingReply) -> IncomingReply:

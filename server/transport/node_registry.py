@@ -128,20 +128,21 @@ class NodeRegistry:
         """Record the replies of nodes that were asked for their board name.
 
         A node without a reply stays unidentified. A board that reconnected through another node is known by the new
-        one. A second node with the name of a connected board is treated as a stranger: two boards share one settings
-        file.
+        one. A second node with the name of a connected board is asked again after a pause: either two boards share one
+        settings file, or the board restarted without a key and has a new node while Flower still lists the old one.
         """
         identified = {node: answer for node, answer in answers.items() if _is_identified(answer)}
         self._pause_nodes(set(asked) - set(identified), now_s)
         for node, answer in identified.items():
-            if answer.board in self.boards and self.find_address(answer.board) is None:
+            if answer.board not in self.boards:
+                self._strangers.add(node)
+            elif self.find_address(answer.board) is None:
                 self._node_of[answer.board] = node
                 self.record_foreign_claim(answer, now_s)
-                continue
-            self._strangers.add(node)
-            if answer.board in self.boards:
+            else:
+                self._pause_nodes([node], now_s)
                 name = answer.board
-                logger.warning("a second node says that it is %s: left alone; give every board its own name", name)
+                logger.warning("a second node says that it is %s: restarted, or give every board its own name", name)
 
     def _pause_nodes(self, nodes: Collection[int], now_s: float) -> None:
         """Pause nodes that did not identify themselves, each twice as long as the last time."""

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,17 @@ def test_a_file_and_its_folder_are_created_then_replaced(tmp_path):
 
     assert path.read_bytes() == "zwö\r\n".encode()
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_two_threads_that_write_one_file_do_not_share_a_temporary_file(tmp_path):
+    path = tmp_path / "a"
+    with replace_file(path) as part:
+        part.write_text("first")
+        with ThreadPoolExecutor(1) as other:
+            other.submit(write_text, path, "second").result()
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_after_an_error_the_old_content_remains(tmp_path):

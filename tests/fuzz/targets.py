@@ -817,7 +817,7 @@ def _knowledge_files() -> dict[str, bytes]:
             batch_size=16,
             label="estimated",
             source="a run",
-            file="runs/run-1.json",
+            file="entries/run-1.rows",
             rows=1,
             sha256=folders.hash_content(content),
             boards=("nano-1",),
@@ -1053,9 +1053,9 @@ TARGETS: dict[str, FuzzTarget] = {
     "tensors-model": _target(
         _make_models, _feed_file("m.safetensors", _import("fedge.knowledge.model_file", "load_model")), mutate_tensors
     ),
-    "knowledge-entry": _target(_make_knowledge("entries/run-1"), _feed_knowledge("entries/run-1")),
+    "knowledge-entry": _target(_make_knowledge("run-1.json"), _feed_knowledge("run-1.json")),
     "knowledge-index": _target(_make_knowledge("index"), _feed_knowledge("index")),
-    "knowledge-run": _target(_make_knowledge("runs/"), _feed_knowledge("runs/")),
+    "knowledge-run": _target(_make_knowledge("run-1.rows"), _feed_knowledge("run-1.rows")),
 }
 if find_spec("onnx") is not None:
     TARGETS["onnx-network"] = _target(

@@ -218,6 +218,25 @@ def test_the_memory_of_a_boards_own_profile_sets_the_batch_size_of_its_first_run
     assert choose_first_attempt(scaling, ClientState(memory=memory["nano-1"])).scale.batch_size == 16
 
 
+@pytest.mark.parametrize("by", ["reference", "knowledge"])
+def test_a_table_of_others_is_written_into_the_run_folder_whatever_it_names(tmp_path, by):
+    victim = tmp_path / "home" / "victim.csv"
+    victim.parent.mkdir()
+    victim.write_text("precious")
+    path = write_table(tmp_path / "nano" / "train" / "net.csv", rows=slice(0, 40))
+    record = {"board": "nano", "workload": "lab/net" if by == "knowledge" else str(victim.with_suffix(""))}
+    path.with_name(f"{path.name}.json").write_text(json.dumps(record))
+    references = f", references: [{path}]" if by == "reference" else ""
+    experiment = load(tmp_path, f"fleet=[{{device: nano{references}}}]", "backend=fleet")
+    if by == "knowledge":
+        import_path(path, tmp_path / "k")
+    recalled = run_knowledge.recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
+
+    written = [Path(one) for one in recalled.fleet[0].references]
+    assert [one.is_relative_to(tmp_path / "run" / "knowledge") for one in written] == [True]
+    assert victim.read_text() == "precious"
+
+
 @pytest.mark.parametrize(
     ("changes", "folder"),
     [

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from experiments.fleet.key_folder import create_keys
@@ -89,12 +89,13 @@ def test_ports_that_meet_or_do_not_exist_are_refused(ports):
         build_configuration(NginxProxy(KEYS, **ports))
 
 
-@pytest.mark.parametrize("address", ["localhost", "*", "0.0.0.0:9443", ""])
+@pytest.mark.parametrize("address", ["localhost", "*", "0.0.0.0:9443", "", "fe80::1%eth0", "fe80::1%x]:1 ssl; a"])
 def test_it_listens_on_addresses_only(address):
     with pytest.raises(BadInput, match="--listen"):
         build_configuration(NginxProxy(KEYS, addresses=(address,)))
 
 
+@example("fe80::%x; allow all/128")
 @given(
     st.one_of(
         st.from_type(str),

@@ -24,7 +24,7 @@ from fedge.client import board_session, real, run_claim
 from fedge.client.real_round import drop_unlike_knowledge
 from fedge.client.worker_training import STRETCH_LIMIT_S
 from fedge.devices.board_kinds import build_link
-from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
+from fedge.devices.local_board import BoardLocation, LocalBoard, NodeSettings, open_local_board
 from fedge.errors import BadInput, SensorLost
 from fedge.experiment import Experiment, LinkSpec
 from fedge.powerd.powerd_client import PowerdClient as Power
@@ -257,6 +257,16 @@ def test_of_two_runs_the_second_is_refused_by_name_until_the_first_says_that_it_
         assert (each.front, each.report) == (None, None)
     assert asked(board, theirs).error is None
     asked(board, dataclasses.replace(theirs, kind="bye"))
+
+
+def test_the_end_of_a_run_leaves_the_service_of_one_that_has_the_board_now(tmp_path, monkeypatch):
+    settings, removed = NodeSettings(board="board-1", root=str(tmp_path)), list[str]()
+    monkeypatch.setattr(real, "remove_service", lambda socket, _: removed.append(socket))
+    run_claim.write_claim(settings.state_dir / run_claim.CLAIM_FILE, "mine", 600.0, now_s=1e9)
+
+    for run, count in (("theirs", 0), ("mine", 1)):
+        real.answer_request(EXPERIMENT, settings, RequestMessage("bye", run=run), None, wall_s=lambda: 1e9)
+        assert len(removed) == count
 
 
 @pytest.mark.parametrize(("recorded", "kept"), [(True, 1), (False, 0), (None, 1)])

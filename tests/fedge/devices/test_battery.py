@@ -87,6 +87,21 @@ def test_it_is_empty_when_small_steps_say_so(spec, phases):
     assert math.isinf(at_s)
 
 
+@given(SPECS, PHASES)
+def test_phases_booked_as_one_period_leave_what_they_leave_one_by_one(spec, phases):
+    now = battery.stack_batteries([battery.initial_charge(spec), None])
+    columns = [(np.full(2, seconds), np.full(2, watts)) for seconds, watts in phases]
+    assume(np.isinf(now.time_to_empty_s(columns)).all())
+
+    one_by_one = now
+    for seconds, watts in columns:
+        one_by_one = one_by_one.update(watts * seconds, seconds)
+    spent_j, seconds = (sum(each) for each in zip(*((s * w, s) for s, w in columns), strict=True))
+    booked = now.without_surplus(columns).update(spent_j, seconds)
+
+    np.testing.assert_allclose(booked.left_j, one_by_one.left_j, atol=1e-6)
+
+
 @given(st.lists(st.tuples(SPECS, st.floats(0.0, 1.0)), min_size=1, max_size=4), st.floats(0.0, 10.0))
 def test_a_column_of_batteries_holds_each_of_them_and_mains_never_end(those, idle_w):
     charges = [BatteryCharge(spec, share * battery.initial_charge(spec).capacity_j) for spec, share in those]

@@ -27,12 +27,12 @@ from fedge.experiment import APP_TASK
 from fedge.flower import PowerAware, power_mode
 from fedge.flower.messages import ensure_identity
 from fedge.flower.node_memory import RECORD
-from fedge.flower.power_aware import parse_work
+from fedge.flower.power_aware import _read_place, parse_work
 from fedge.flower.power_mod import ANSWER, GOAL
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.types import RoundGoal
-from fedge.wire import ReplyMessage, from_json, to_json
+from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
 
 NODES = {11: "emulated:nano", 12: "emulated:nano", 13: "emulated:agx-orin-64gb"}
 STEPS = 40
@@ -231,6 +231,55 @@ def test_nodes_with_and_without_the_mod_take_part_together(tmp_path):
     rows = read_rows(tmp_path / "run", ClientRow)
     assert {row.board for row in rows} == {"nano-1", "agx-orin-64gb-1"}
     assert {row.status for row in rows} == {"done"}
+
+
+@pytest.mark.parametrize("record", [{ANSWER: '{"oops":1}'}, {"other": "x"}, {ANSWER: "\x00"}])
+def test_a_node_whose_answer_cannot_be_read_counts_as_one_without_the_mod(tmp_path, caplog, record):
+    nodes = Nodes()
+    nodes.plain.add(12)
+    nodes.record = ConfigRecord(record)
+
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), nodes)
+
+    rows = read_rows(tmp_path / "run", ClientRow)
+    assert {(row.board, row.status) for row in rows} == {("nano-1", "done"), ("agx-orin-64gb-1", "done")}
+    assert [each.message for each in caplog.records if "without the mod" in each.message] == [
+        f"node 12 counts as one without the mod: its answer is {describe_unreadable(record)}"
+    ]
+
+
+def describe_unreadable(record: dict[str, str]) -> str:
+    with pytest.raises(InvalidMessage) as error:
+        from_json(ReplyMessage, str(record.get(ANSWER)))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("figure", [{"power_w": -1e6}, {"step_s": float("inf")}])
+def test_impossible_figures_are_not_booked(tmp_path, figure):
+    nodes = Nodes()
+    honest = nodes.answer
+
+    def answer(message: Message) -> Message:
+        reply = honest(message)
+        if nodes.goals[1:] and message.metadata.message_type == "train" and message.metadata.dst_node_id == 12:
+            said = from_json(ReplyMessage, str(reply.content[RECORD][ANSWER]))
+            measured = dataclasses.replace(said.report.measured, **figure)
+            said = dataclasses.replace(said, report=dataclasses.replace(said.report, measured=measured))
+            reply.content[RECORD] = ConfigRecord({ANSWER: to_json(said)})
+        return reply
+
+    nodes.answer = answer
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), nodes, rounds=2)
+
+    row = next(row for row in read_rows(tmp_path / "run", ClientRow) if (row.round, row.board) == (2, "nano-2"))
+    assert row.status == "failed"
+    assert row.error.startswith("refused: impossible work (")
+    assert 0.0 <= read_rows(tmp_path / "run", RoundRow)[1].energy_j < 1e6
+
+
+@pytest.mark.parametrize(("board", "place"), [("nano-7", 7), ("nano", 0), ("nano-²", 0), (f"nano-{'9' * 5000}", 0)])
+def test_the_place_of_a_board_is_the_number_that_ends_its_name(board, place):
+    assert _read_place(board) == place
 
 
 def test_a_board_that_failed_before_it_said_its_kind_leaves_no_row(tmp_path):

@@ -124,6 +124,14 @@ def test_a_real_board_is_its_name_and_works_on_its_task_whatever_that_is_priced_
     assert len(kinds) == 2, "another network of the same file name"
 
 
+def test_a_real_boards_steps_in_mixed_precision_are_of_another_kind():
+    single, mixed = (
+        identify(backend="fleet", workload=WorkloadSpec(task="synthetic-cnn", mixed_precision=mixed))
+        for mixed in (False, True)
+    )
+    assert single.kind != mixed.kind
+
+
 def test_an_alias_is_the_same_kind_of_board():
     assert identify(FleetEntry(device="agx-orin")).kind == identify(FleetEntry(device="agx-orin-64gb")).kind
 

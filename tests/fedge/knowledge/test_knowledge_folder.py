@@ -20,6 +20,7 @@ from fedge.knowledge.knowledge_folder import (
     read_measurements,
 )
 from fedge.types import Measurement, PowerMode
+from fedge.wire import to_json
 
 ROWS = (Measurement(PowerMode(4, 1000.0, 900.0, 1600.0), 10, 0.5, 7.0),)
 CONTENT = encode_measurements({"nano-1": ROWS})
@@ -115,10 +116,34 @@ def test_a_file_outside_of_the_folder_is_neither_read_written_nor_removed(tmp_pa
 
     with pytest.raises(BadInput, match="outside"):
         read_content(folder, bad)
-    with pytest.raises(BadInput, match="outside"):
+    with pytest.raises(BadInput, match="not that of a"):
         add_entry(folder, bad, b"other")
     forget_entry(folder, bad)
     assert outside.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"file": "entries/b.rows"},
+        {"file": "entries/a.json"},
+        {"file": "boards/a.yaml"},
+        {"file": "costs/a.yaml"},
+        {"file": "entries/a"},
+        {"form": "calibration", "id": "calibration-a", "file": "costs/b.yaml"},
+        {"workload": "/home/me/table"},
+        {"workload": "../../table"},
+    ],
+)
+def test_an_entry_of_others_that_names_what_is_not_its_own_is_neither_listed_nor_added(tmp_path, names):
+    raw = json.loads(to_json(entry("a"))) | names
+    (tmp_path / "entries").mkdir()
+    (tmp_path / "entries" / "a.json").write_text(json.dumps(raw))
+
+    assert list_entries(tmp_path).entries == ()
+    with pytest.raises(BadInput, match=r"not that of|a path"):
+        add_entry(tmp_path / "mine", entry("a", **names), CONTENT)
+    assert not (tmp_path / "mine").exists()
 
 
 def test_a_forgotten_entry_is_gone_and_forgetting_it_twice_is_no_error(tmp_path):

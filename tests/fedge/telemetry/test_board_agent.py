@@ -162,7 +162,7 @@ def test_every_second_is_kept_to_be_sent_or_counted_if_it_cannot_be_dated(tmp_pa
         agent._collect(samples)
 
     waiting = agent._outbox.next_batch(world.wall_s())
-    assert (0 if waiting is None else len(waiting[1].trace)) == kept
+    assert len(waiting[1].trace) == kept
     assert agent._outbox.lost_stretches == lost
 
 

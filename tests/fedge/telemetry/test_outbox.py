@@ -27,11 +27,12 @@ def box_in(folder: Path, stream: str = "s", most_bytes: int = 10**7) -> Outbox:
 def drained(box: Outbox, now_s: float) -> list[tuple[str, int, list[int]]]:
     """Everything, as somebody takes it: stream, number, seconds."""
     found = []
-    while (given := box.next_batch(now_s)) is not None:
-        number, batch = given
+    while True:
+        number, batch = box.next_batch(now_s)
+        if not batch.trace:
+            return found
         found.append((batch.stream, batch.seq, [round(at_s - T0) for at_s in batch.trace.start_s]))
         box.mark_done(number)
-    return found
 
 
 def test_what_is_taken_at_once_never_touches_the_disk(tmp_path):
@@ -39,7 +40,7 @@ def test_what_is_taken_at_once_never_touches_the_disk(tmp_path):
     for second in range(20):
         box.add(seconds(second), T0 + second)
         box.save(T0 + second)
-        assert drained(box, T0 + second) == [("s", second + 1, [second])]
+        assert drained(box, T0 + second) == [("s", 2 * second + 1, [second])]
     assert not (tmp_path / "spool").exists()
 
 
@@ -67,10 +68,9 @@ def test_a_batch_that_was_given_out_stays_as_it_was(tmp_path):
     assert [times for _, _, times in drained(box, T0 + 40)] == [[0], list(range(1, 30))]
 
 
-def test_with_nothing_to_send_an_empty_batch_can_be_had_that_is_kept_nowhere(tmp_path):
+def test_with_nothing_to_send_the_batch_is_empty_and_kept_nowhere(tmp_path):
     box = box_in(tmp_path)
-    assert box.next_batch(T0) is None
-    numbered = [box.make_empty_batch() for _ in range(3)]
+    numbered = [box.next_batch(T0) for _ in range(3)]
     assert [(batch.seq, batch.trace) for _, batch in numbered] == [(i, EMPTY_TRACE) for i in (1, 2, 3)]
     box.add(seconds(1), T0)
     assert drained(box, T0) == [("s", 4, [1])]
@@ -106,9 +106,11 @@ def test_whatever_happens_everything_that_was_saved_leaves_once_and_in_order(sto
             elif event == "peek":
                 box.next_batch(now_s)
             elif event == "beat":
-                _ = box.next_batch(now_s) or box.make_empty_batch()
-            elif event == "take" and (given_out := box.next_batch(now_s)) is not None:
-                number, batch = given_out
+                number, batch = box.next_batch(now_s)
+                if not batch.trace:
+                    box.mark_done(number)
+            elif event == "take":
+                number, batch = box.next_batch(now_s)
                 taken.append((batch.stream, batch.seq, [round(at_s - T0) for at_s in batch.trace.start_s]))
                 box.mark_done(number)
             elif event == "save":

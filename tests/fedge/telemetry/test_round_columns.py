@@ -9,14 +9,17 @@ from contracts.reports import report, report_of_three_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.experiment import LateReplySpec
+from fedge.devices.battery import BatteryCharge, stack_batteries
+from fedge.experiment import BatterySpec, LateReplySpec
 from fedge.telemetry.round_columns import (
     RoundVerdict,
     WorkEnds,
     classify_clients,
     compute_completed_work,
     compute_cutoff_s,
+    find_ends,
     get_completed_work,
+    settle_columns,
     spend,
     stack_reports,
 )
@@ -152,3 +155,16 @@ def test_a_board_that_was_cut_off_never_counts_and_never_fails(endings, cut_off,
     assert {statuses[board] for board in cut_off} == {"cancelled" if enough else "late"}
     if not enough:
         assert verdict.round_s == cut_s or (cut_s is None and verdict.round_s >= 7.0)
+
+
+def test_what_a_full_battery_cannot_take_during_the_download_is_not_there_for_the_training():
+    spec = BatterySpec(capacity_wh=1.0, charging_w=10.0)
+    work = stack_reports([None], [2.0])
+    work = dataclasses.replace(
+        work, down_s=np.array([300.0]), parts_s=np.array([[200.0]]), parts_w=np.array([[25.0]]), up_s=np.array([0.0])
+    )
+    full = stack_batteries([BatteryCharge(spec, 3600.0)])
+    ends = find_ends(work, np.array([math.inf]), full)
+    settled = settle_columns(work, full, ends, late=LateReplySpec(), deadline_s=None, wanted=None)
+
+    assert settled.batteries.left_j == pytest.approx([3600.0 - 200.0 * (25.0 - 10.0)])

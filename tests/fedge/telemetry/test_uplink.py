@@ -84,6 +84,29 @@ def sender_of(tmp_path: Path, link: FakeLink) -> tuple[Outbox, TelemetrySender, 
     )
 
 
+def test_what_is_seen_while_an_empty_batch_is_made_is_sent_after_it(tmp_path, monkeypatch):
+    link = FakeLink()
+    box, sender, _ = sender_of(tmp_path, link)
+    lock = box._turn
+
+    class OtherThreadNext:
+        """A lock whose first release lets the collector's thread in."""
+
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+            monkeypatch.undo()
+            box.add(second(0), T0)
+
+    monkeypatch.setattr(box, "_turn", OtherThreadNext())
+    sender.send_oldest()
+    sender.send_oldest()
+
+    assert [(each.seq, len(each.trace)) for each in link.posted] == [(1, 0), (2, 1)]
+
+
 @given(st.integers(1, 10_000), st.floats(0, 1))
 def test_pauses_grow_to_a_minute_and_differ(failures, random):
     assert FIRST_PAUSE_S <= retry_pause_s(failures, random) <= LONGEST_PAUSE_S

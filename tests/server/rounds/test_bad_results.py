@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.experiment import Experiment, FleetEntry
+from fedge.telemetry.client_rows import describe_impossible_front
 from fedge.telemetry.trace_operations import make_constant_trace
 from fedge.types import FrontPoint, NarrowOffer, TrainResult
 from fedge.wire import ReplyMessage
@@ -19,7 +20,6 @@ from server.rounds.client_requests import (
     MAX_NORM_RATIO,
     FleetRequests,
     compute_change_norm,
-    describe_impossible_front,
     refuse_outliers,
     validate_reply,
 )

@@ -19,7 +19,7 @@ from server.transport.claim_terms import (
     claim_duration_s,
 )
 from server.transport.client_port import OutgoingRequest
-from server.transport.node_registry import MAX_FOREIGN_CLAIM_S, NodeRegistry
+from server.transport.node_registry import MAX_FOREIGN_CLAIM_S, SILENT_RETRY_S, NodeRegistry
 
 NODES = range(11, 16)
 STEPS = st.lists(
@@ -67,6 +67,23 @@ def test_nobody_is_asked_who_has_a_seat_or_is_a_stranger_and_a_silent_node_not_a
         roll.record_hellos(unknown, {node: ReplyMessage(names[node]) for node in unknown if node in names}, float(i))
         assert roll.list_unidentified(float(i)) == []
         strangers |= {node for node in unknown if names.get(node) == "x"}
+
+
+def test_a_board_that_restarted_as_another_node_is_back_once_the_old_node_has_gone():
+    roll = NodeRegistry(("a", "b"), {11: "", 12: ""})
+    roll.record_hellos([11, 12], {11: ReplyMessage("a"), 12: ReplyMessage("b")}, 0.0)
+    roll.up = {11: "", 12: "", 13: ""}  # 13 is b again, and Flower has not missed 12 yet
+    roll.record_hellos([13], {13: ReplyMessage("b")}, 10.0)
+    assert roll.list_addresses()["b"].node == 12
+    assert roll.list_unidentified(10.0) == []
+
+    roll.up = {11: "", 13: ""}
+    now_s = 10.0 + SILENT_RETRY_S
+    unknown = roll.list_unidentified(now_s)
+    roll.record_hellos(unknown, {13: ReplyMessage("b")}, now_s)
+
+    assert unknown == [13]
+    assert roll.list_addresses()["b"].node == 13
 
 
 def roll_of(**boards: int) -> NodeRegistry:
