@@ -233,7 +233,7 @@ class MemorySpec(_SpecModel):
         margin: Margin as a share of the predicted memory; None: the prediction's 99 % bound, which a board's measured
             peaks bring closer.
         min_batch: Smallest batch size.
-        widths: Allowed shares of every layer's channels, also under the policy ``joint``. None: 1, 0.75, 0.5 and 0.25 if
+        widths: Allowed shares of every layer's channels, also for ``joint``. None: 1, 0.75, 0.5 and 0.25 if
             the task's network can be narrowed and the strategy averages, otherwise 1 only.
         lower: What is lowered first.
     """

@@ -241,9 +241,7 @@ def choose_first_attempt(scaling: ScalingContext, state: ClientState) -> ScaleAt
     return ScaleAttempt(chosen, state.memory)
 
 
-def build_narrow_offers(
-    scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState
-) -> tuple[NarrowOffer, ...]:
+def build_narrow_offers(scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> tuple[NarrowOffer, ...]:
     """Return what the allowed widths below the scale of ``attempt`` cost relative to it, those that memory allows."""
     offers, whole = [], attempt.scale
     for width in sorted({width for width in scaling.allowed_widths if width < whole.width}, reverse=True):

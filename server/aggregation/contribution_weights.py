@@ -23,7 +23,6 @@ References:
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,16 +69,11 @@ def normalise_contributions(
     learnt: Collection[str],
     contributions: Sequence[Contribution],
     sgd: LocalSgd,
-    *,
-    most: float = math.inf,
 ) -> tuple[Contribution, ...]:
     """Replace each result x_i by x + d_i tau_eff / a_i, so that any averaging strategy computes FedNova.
 
     Only the trainable arrays ``learnt`` are scaled. Contributions are returned unchanged, bit for bit, if all clients
     ran the same number of steps.
-
-    Args:
-        most: Largest factor tau_eff / a_i; a larger one would multiply the noise of a run of few steps.
     """
     if len({contribution.steps for contribution in contributions}) <= 1:
         return tuple(contributions)
@@ -87,9 +81,7 @@ def normalise_contributions(
     weights = [contribution.weight for contribution in contributions]
     effective = sum(w * a for w, a in zip(weights, norms, strict=True)) / sum(weights)
     return tuple(
-        dataclasses.replace(
-            contribution, arrays=_scale_change(arrays, learnt, contribution.arrays, min(effective / norm, most))
-        )
+        dataclasses.replace(contribution, arrays=_scale_change(arrays, learnt, contribution.arrays, effective / norm))
         for contribution, norm in zip(contributions, norms, strict=True)
     )
 
