@@ -40,6 +40,9 @@ class Task:
     def initial_arrays(self, seed: int) -> NamedArrays:
         return {"w": np.zeros(VALUES, np.float32)}
 
+    def narrow_shapes(self, width: float) -> Mapping[str, tuple[int, ...]]:
+        return {"w": (round(width * VALUES),)}
+
     def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
         return float(np.abs(arrays["w"] - 10.0).mean()), 0.5
 
@@ -93,7 +96,7 @@ def test_a_fixed_encoding_is_what_every_client_sends_under_any_policy(kind):
     assert Task().evaluate(state.arrays)[0] < 9.5
 
 
-def test_the_slow_board_is_asked_for_less_and_weighs_no_less_for_it():
+def test_the_slow_board_is_asked_for_less():
     port, tables = Learners(), MemoryTables()
     play(port, tables, policy=PolicySpec(name="joint", min_progress=0.9))
     shares = {question.ask.goal.share for question in port.asked if question.ask.goal}
