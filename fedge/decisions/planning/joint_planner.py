@@ -28,7 +28,7 @@ from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, N
 SHARES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0)
 """Shares of a client's steps to choose from: finer ones gain little, since h is flat between them. In
 benchmarks/local_steps.py four times the steps take fewer rounds than twice, also of unlike (non-IID) data."""
-NARROW_SHARES = (0.5, 1.0, 2.0)
+NARROW_SHARES = (1.0, 2.0)
 """The same for narrow networks: fewer, so that a plan for 10,000 clients stays below 2 s (planner_speed.py)."""
 MIN_PROGRESS = 0.9
 """Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
