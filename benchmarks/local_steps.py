@@ -42,13 +42,13 @@ class StepsVariant:
 
     Attributes:
         shares: Shares of their steps; 0 rests.
-        most: The normalisation's largest factor; None for plain averaging.
+        is_normalised: Whether results are weighted by their steps, as in FedNova.
         narrow: Number of clients that train half of the channels.
     """
 
     name: str
     shares: tuple[float, ...] = WHOLE
-    most: float | None = None
+    is_normalised: bool = False
     compression: Compression = NOT_COMPRESSED
     narrow: int = 0
     batch_size: int = BATCH_SIZE
@@ -59,9 +59,9 @@ VARIANTS = (
     StepsVariant("half shares", (0.5,) * 8),
     StepsVariant("quarter shares", (0.25,) * 8),
     StepsVariant("double shares", (2.0,) * 8),
+    StepsVariant("fourfold shares", (4.0,) * 8),
     StepsVariant("unequal, averaged", UNEQUAL),
-    StepsVariant("unequal, factor to 2", UNEQUAL, 2.0),
-    StepsVariant("unequal, FedNova", UNEQUAL, np.inf),
+    StepsVariant("unequal, FedNova", UNEQUAL, is_normalised=True),
     StepsVariant("int8", compression=Compression("int8")),
     StepsVariant("topk 0.05", compression=Compression("topk")),
     StepsVariant("2 of 8 rest", (0.0,) * 2 + (1.0,) * 6),
@@ -100,7 +100,7 @@ def run_variant(variant: StepsVariant, alpha: float, seed: int, rounds: int) -> 
                 residuals[i] = sent.residual
             arrays = decode_result(model, list(model), sent).arrays
             results.append(Contribution(f"{i}", arrays, len(part), loss=sent.loss, accuracy=sent.accuracy, steps=steps))
-        model = average(model, results, variant.most)
+        model = average(model, results, is_normalised=variant.is_normalised)
         tested.append(task.evaluate(model) or (0.0, 0.0))
     return tested
 
@@ -114,10 +114,10 @@ def send(compression: Compression, model: NamedArrays, trained: TrainResult, res
     return sent
 
 
-def average(model: NamedArrays, results: Sequence[Contribution], most: float | None) -> NamedArrays:
-    """Return the mean by samples, of results that are normalised by their steps unless ``most`` is None."""
-    if most is not None:
-        results = normalise_contributions(model, list(model), results, LocalSgd(MOMENTUM), most=most)
+def average(model: NamedArrays, results: Sequence[Contribution], *, is_normalised: bool) -> NamedArrays:
+    """Return the mean by samples of the results, which may be normalised by their steps."""
+    if is_normalised:
+        results = normalise_contributions(model, list(model), results, LocalSgd(MOMENTUM))
     results = expand_contributions(model, results)
     total = sum(one.samples for one in results)
     return {

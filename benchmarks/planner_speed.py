@@ -24,6 +24,7 @@ from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.gain_search import find_best_gain
 from fedge.decisions.planning.joint_planner import MIN_PROGRESS, NARROW_SHARES, SHARES
 from fedge.decisions.planning.joint_search import JointLimits, JointProblem, solve_joint
+from fedge.experiment import DEFAULT_WIDTHS
 from fedge.types import Front, FrontPoint, PowerMode
 
 MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
@@ -99,7 +100,8 @@ def draw_joint_problem(clients: int, points: int) -> JointProblem:
     link_s = columns.maxn_s - columns.maxn_work_s
     work_s = (columns.ends_s - np.repeat(link_s, points)).reshape(clients, points)
     order = np.argsort(work_s, axis=1)
-    work = ((1.0, (1.0, 0.25, 0.1), SHARES), (0.5, (1.0, 0.25), NARROW_SHARES))
+    narrow = ((width, (1.0, 0.25), NARROW_SHARES) for width in DEFAULT_WIDTHS if width < 1.0)
+    work = ((1.0, (1.0, 0.25, 0.1), SHARES), *narrow)
     options = [(share, width, sent) for width, parts, shares in work for sent in parts for share in shares]
     share, width, sent = (np.array(column) for column in zip(*options, strict=True))
     fixed_s = link_s[:, None] * (0.3 + 0.7 * sent)

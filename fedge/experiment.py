@@ -233,8 +233,8 @@ class MemorySpec(_SpecModel):
         margin: Margin as a share of the predicted memory; None: the prediction's 99 % bound, which a board's measured
             peaks bring closer.
         min_batch: Smallest batch size.
-        widths: Allowed shares of every layer's channels. None: 1, 0.75, 0.5 and 0.25 if the task's network can be
-            narrowed and the strategy averages, otherwise 1 only.
+        widths: Allowed shares of every layer's channels, also for ``joint``. None: 1, 0.75, 0.5 and 0.25 if
+            the task's network can be narrowed and the strategy averages, otherwise 1 only.
         lower: What is lowered first.
     """
 
@@ -359,8 +359,6 @@ class PolicySpec(_SpecModel):
     max_slowdown: Annotated[float, Field(ge=1)] | None = None
     min_progress: Annotated[float, Field(ge=0, le=1)] | None = None
     """Least expected progress of a round relative to one in which every client does its whole share; None: 0.9."""
-    narrow_width: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the network's channels that ``joint`` may ask some clients to train; None: all train all channels."""
     confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     options: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
     """Numbers of your own policy, which it reads in ``goal.limits``."""

@@ -598,7 +598,7 @@ class Front:
         encode_s: Seconds that encoding the update takes, part of ``up_s`` if it is encoded.
         encode_j: Energy of encoding it, part of ``radio_j`` if it is encoded.
         fixed_share: Part of every point's work that a round takes whatever its steps: the warm-up.
-        narrow: The narrower network that the client may be asked for; None if there is none.
+        narrow: The narrower networks that the client may be asked for.
     """
 
     points: tuple[FrontPoint, ...]
@@ -614,7 +614,7 @@ class Front:
     encode_s: float = 0.0
     encode_j: float = 0.0
     fixed_share: float = 0.0
-    narrow: NarrowOffer | None = None
+    narrow: tuple[NarrowOffer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ JOINT = (
     "workload.memory.lower=width-first",
     "workload.memory.margin=0.05",
 )
-NARROW = ("policy=joint", "policy.narrow_width=0.5")
+NARROW = ("policy=joint", "workload.memory.widths=[1, 0.5]")
 KINDS: dict[str, tuple[str, ...]] = {
     "rounds": tuple(part for option in BESIDE for part in ("--set", option)),
     "private": tuple(part for option in PRIVATE for part in ("--set", option)),

@@ -98,34 +98,15 @@ def _check_widths(experiment: Experiment) -> None:
     if experiment.workload.memory.widths is not None:
         _check_possible(experiment, f"{MEMORY_FIELD}.widths", list(experiment.workload.memory.widths), full=[1])
     unpriced = [find_priced_network(entry, experiment.workload) is None for entry in experiment.fleet]
-    if experiment.policy.narrow_width is not None:
-        _check_planned_width(experiment, experiment.policy.narrow_width, can_price=not all(unpriced))
     for i, entry in enumerate(experiment.fleet):
         _check_possible(experiment, f"fleet[{i}].width", entry.width, full=1)
         if entry.width < 1.0 and unpriced[i]:
-            right = f"no width, because {_explain_unpriced(entry.cost or experiment.workload.cost)}"
+            cost = entry.cost or experiment.workload.cost
+            right = f"no width, because the layers of {cost} are not known, so its narrow steps cannot be priced"
             raise BadInput(f"fleet[{i}].width", f"{entry.width:g}", right)
 
 
-def _check_planned_width(experiment: Experiment, width: float, *, can_price: bool) -> None:
-    """Raise ``BadInput`` for a width that no client could offer, or that no plan could ask for."""
-    where = "policy.narrow_width"
-    _check_possible(experiment, where, width, full=None)
-    if not can_price:
-        right = f"nothing, because {_explain_unpriced(experiment.fleet[0].cost or experiment.workload.cost)}"
-        raise BadInput(where, f"{width:g}", right)
-    if experiment.compression.kind == "topk":
-        right = "nothing, because topk is for whole networks; or another compression.kind"
-        raise BadInput(where, f"{width:g}", right)
-
-
-def _explain_unpriced(cost: str) -> str:
-    return f"the layers of {cost} are not known, so its narrow steps cannot be priced"
-
-
-def _check_possible(
-    experiment: Experiment, where: str, value: float | list[float], full: float | list[float] | None
-) -> None:
+def _check_possible(experiment: Experiment, where: str, value: float | list[float], full: float | list[float]) -> None:
     """Check the widths of a key's value; ``full`` is the value without narrow networks."""
     work, strategy = experiment.workload, experiment.strategy.name
     widths = value if isinstance(value, list) else [value]

@@ -71,7 +71,6 @@ EXAMPLES = {
     "policy.time_weight": 0.5,
     "policy.max_slowdown": 1.2,
     "policy.min_progress": 0.9,
-    "policy.narrow_width": 0.5,
     "policy.confidence": 0.9,
     "compression.kind": "int8",
     "knowledge": "auto",

@@ -20,7 +20,7 @@ from fedge.client.memory_scaling import (
     ScaleAttempt,
     ScaleCorrection,
     ScalingContext,
-    build_narrow_offer,
+    build_narrow_offers,
     count_steps_at,
     measurement_scale,
     previous_scale,
@@ -94,10 +94,10 @@ class ClientSetup:
         return dataclasses.replace(self, scaling=dataclasses.replace(self.scaling, width=width))
 
     def offer_narrow(self, front: Front, attempt: ScaleAttempt | None, state: ClientState) -> Front:
-        """Return a front at the scale of an attempt with the narrower network that the plan may ask for, if any."""
-        if self.scaling is None or attempt is None or self.scaling.narrow_width is None:
+        """Return a front at the scale of an attempt with the narrower networks that the plan may ask for."""
+        if self.scaling is None or attempt is None or not self.scaling.is_width_planned:
             return front
-        return dataclasses.replace(front, narrow=build_narrow_offer(self.scaling, attempt, state))
+        return dataclasses.replace(front, narrow=build_narrow_offers(self.scaling, attempt, state))
 
     def transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
         """Return the use of the link in a round at a scale: a narrow client receives all and sends what it trained."""

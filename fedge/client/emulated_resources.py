@@ -158,8 +158,7 @@ def _emulate_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int, whe
 
 def build_board_scaling(experiment: Experiment, entry: FleetEntry) -> ScalingContext | None:
     """Return the memory and scaling options of an entry's boards, or None if the network of the workload is unknown."""
-    planned = experiment.policy.narrow_width or 1.0
-    widths = (*(experiment.workload.memory.widths or DEFAULT_WIDTHS), entry.width, planned)
+    widths = (*(experiment.workload.memory.widths or DEFAULT_WIDTHS), entry.width)
 
     def can_narrow() -> bool:
         return explain_narrowing_failure(load_experiment_task(experiment), widths) == ""

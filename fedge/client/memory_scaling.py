@@ -22,6 +22,7 @@ from fedge.costs.memory.scale_choice import (
     list_scales,
 )
 from fedge.costs.memory.step_need import StepNeed, predict_step_need
+from fedge.decisions.planning import JOINT_POLICY
 from fedge.devices.catalogue import load_catalogue
 from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, ServingSpec, WorkloadSpec
 from fedge.modes import stack_modes
@@ -58,7 +59,7 @@ class ScalingContext:
         limit_mb: Memory available for training in MB.
         can_narrow: Returns whether the task's network can be narrowed; called only if needed.
         width: Largest width that the board may train.
-        narrow_width: Width that the server's plan may ask for; None for none.
+        is_width_planned: Whether the server's plan may ask for a narrower network.
     """
 
     network: NetworkCost
@@ -69,7 +70,7 @@ class ScalingContext:
     spec: MemorySpec
     can_narrow: Callable[[], bool]
     width: float = 1.0
-    narrow_width: float | None = None
+    is_width_planned: bool = False
     _needs: dict[TrainingScale, StepNeed] = field(default_factory=dict)
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
 
@@ -140,12 +141,13 @@ class ScalingContext:
         if not self.spec.guard:
             return (self.asked_scale,)
         every = list_scales(
-            self.asked_scale, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
+            self.asked_scale, min(self.spec.min_batch, self.requested.batch_size), self.allowed_widths, self.spec.lower
         )
         return (scale for scale in every if scale.width == 1.0 or self.can_narrow())
 
     @property
-    def _allowed_widths(self) -> tuple[float, ...]:
+    def allowed_widths(self) -> tuple[float, ...]:
+        """Return the widths that the board may train, the requested one aside."""
         return DEFAULT_WIDTHS if self.spec.widths is None else self.spec.widths
 
 
@@ -180,7 +182,7 @@ def build_scaling_context(
         spec=workload.memory,
         can_narrow=may,
         width=entry.width,
-        narrow_width=experiment.policy.narrow_width,
+        is_width_planned=experiment.policy.name == JOINT_POLICY,
     )
 
 
@@ -247,24 +249,17 @@ def choose_first_attempt(scaling: ScalingContext, state: ClientState) -> ScaleAt
     return ScaleAttempt(chosen, state.memory)
 
 
-def build_narrow_offer(scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> NarrowOffer | None:
-    """Return what the width that the plan may ask for costs relative to the scale of ``attempt``.
-
-    Returns:
-        The offer; None if there is no such width, the attempt is no wider, or memory asks for less than that width.
-    """
-    width = scaling.narrow_width
-    if width is None or width >= attempt.scale.width or not scaling.can_narrow():
-        return None
-    whole, narrow = attempt.scale, choose_first_attempt(dataclasses.replace(scaling, width=width), state).scale
-    if narrow.width != width:
-        return None
-    per_step = scaling.step_time_ratio(narrow) / scaling.step_time_ratio(whole)
-    return NarrowOffer(
-        width,
-        work=per_step * whole.batch_size / narrow.batch_size,
-        sent=scaling.parameter_share(narrow) / scaling.parameter_share(whole),
-    )
+def build_narrow_offers(scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> tuple[NarrowOffer, ...]:
+    """Return what the allowed widths below the scale of ``attempt`` cost relative to it, those that memory allows."""
+    offers, whole = [], attempt.scale
+    for width in sorted({width for width in scaling.allowed_widths if width < whole.width}, reverse=True):
+        narrow = choose_first_attempt(dataclasses.replace(scaling, width=width), state).scale
+        if narrow.width != width or not scaling.can_narrow():
+            continue
+        per_step = scaling.step_time_ratio(narrow) / scaling.step_time_ratio(whole)
+        sent = scaling.parameter_share(narrow) / scaling.parameter_share(whole)
+        offers.append(NarrowOffer(width, work=per_step * whole.batch_size / narrow.batch_size, sent=sent))
+    return tuple(offers)
 
 
 def will_change_scale(scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> bool:

@@ -174,9 +174,7 @@ def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, i
     return (mode, steps) if steps <= most else None
 
 
-def _choose_probe_mode(
-    state: RoundState, snapshot: RoundSnapshot, room: probe_choice.ProbeBudget
-) -> PowerMode | None:
+def _choose_probe_mode(state: RoundState, snapshot: RoundSnapshot, room: probe_choice.ProbeBudget) -> PowerMode | None:
     """Choose the fastest mode first, then one whose doubted measurement is worth a repeat, then informative modes, then
     one for later runs, then preferred modes, then the one that may save most.
     """

@@ -205,9 +205,7 @@ def find_anchor_mode(
     cores, cpu_mhz, gpu_mhz, mem_mhz = predictions.modes.knobs.T
     steps = count_probe_steps(predictions.step_s, room)
     found = (cores == fastest.cores) & (cpu_mhz == fastest.cpu_mhz) & (2 * gpu_mhz <= fastest.gpu_mhz)
-    found &= (2 * steps <= room.steps) & (
-        steps * predictions.step_s <= ANCHOR_SHARE * room.rounds_left * room.left_s
-    )
+    found &= (2 * steps <= room.steps) & (steps * predictions.step_s <= ANCHOR_SHARE * room.rounds_left * room.left_s)
     rows = np.flatnonzero(found)
     return predictions.modes[int(rows[np.lexsort((-gpu_mhz[rows], mem_mhz[rows]))[0]])] if len(rows) else None
 

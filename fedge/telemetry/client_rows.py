@@ -296,7 +296,7 @@ def describe_impossible_front(front: Front | None) -> str:
                 figure for point in points for figure in (point.work_s, point.work_j, point.time_sd_log)
             ],
             "offer": [value for value in list_fields(front).values() if isinstance(value, float)],
-            "narrow offer": list(list_fields(front.narrow).values()) if front.narrow else (),
+            "narrow offer": [figure for offer in front.narrow for figure in list_fields(offer).values()],
             "number of modes": (len(front.points) - 1,),
         }
     )

@@ -23,7 +23,6 @@ References:
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,23 +66,18 @@ def normalise_contributions(
     learnt: Collection[str],
     contributions: Sequence[Contribution],
     sgd: LocalSgd,
-    *,
-    most: float = math.inf,
 ) -> tuple[Contribution, ...]:
     """Replace each result x_i by x + d_i tau_eff / a_i, so that any averaging strategy computes FedNova.
 
     Only the trainable arrays ``learnt`` are scaled. Contributions are returned unchanged, bit for bit, if all clients
     ran the same number of steps.
-
-    Args:
-        most: Largest factor tau_eff / a_i; a larger one would multiply the noise of a run of few steps.
     """
     if len({contribution.steps for contribution in contributions}) <= 1:
         return tuple(contributions)
     norms = [gradient_norm(contribution.steps, sgd) for contribution in contributions]
     weights = [contribution.weight for contribution in contributions]
     effective = sum(w * a for w, a in zip(weights, norms, strict=True)) / sum(weights)
-    factors = [min(effective / norm, most) if norm > 0 else 1.0 for norm in norms]  # no step, no change
+    factors = [effective / norm if norm > 0 else 1.0 for norm in norms]  # no step, no change
     return tuple(
         dataclasses.replace(contribution, arrays=_scale_change(arrays, learnt, contribution.arrays, factor))
         for contribution, factor in zip(contributions, factors, strict=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.planning.joint_planner import SHARES
 from fedge.errors import RunFailed, describe_error
 from fedge.experiment import Experiment
@@ -32,9 +31,6 @@ from server.state.checkpoint import PendingResult
 from server.state.client_traces import strip_trace
 from server.transport.client_port import IncomingReply
 
-JOINT_FACTOR = 1.5
-"""Largest factor on a result of few steps under the policy ``joint``. In benchmarks/local_steps.py exact normalisation
-of shares from a quarter to one and a half diverges with momentum, and a factor of 2 learns slowly at first."""
 MAX_NAMED_BOARDS = 8
 """Clients whose reasons are listed when a run fails; a default that keeps the message readable in a terminal."""
 
@@ -81,13 +77,12 @@ def merge_replies(
     refused = find_outliers(task.arrays, dict(enumerate(results))) if stale else {}
     joined = [contribution for place, contribution in enumerate(stale) if place not in refused]
     contributions: Sequence[Contribution] = [*joined, *fresh]
-    joint = experiment.policy.name == JOINT_POLICY
-    if joint or experiment.late.action == "partial":
+    if experiment.late.action == "partial":
         work = experiment.workload
         rate = work.learning_rate if task.learning_rate is None else task.learning_rate
-        sgd, most = LocalSgd(work.momentum, rate * task.proximal_mu), JOINT_FACTOR if joint else math.inf
+        sgd = LocalSgd(work.momentum, rate * task.proximal_mu)
         possible = [_limit_steps(one, max(SHARES) * work.local_epochs) for one in contributions]
-        contributions = normalise_contributions(task.arrays, learnt, possible, sgd, most=most)
+        contributions = normalise_contributions(task.arrays, learnt, possible, sgd)
     with report_strategy_errors(experiment, task.round):
         arrays = aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))
     check_merged_model(experiment, task.round, arrays)

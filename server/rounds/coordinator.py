@@ -219,6 +219,7 @@ class Coordinator(RunLoop):
             state,
             selected=selection.boards,
             trainable=aggregator.order_trainable(state.arrays),
+            task=self.task,
         )
 
     def _exclude_busy(self, availability: FleetAvailability, number: int) -> FleetAvailability:

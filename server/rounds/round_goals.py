@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from fedge.client.emulated_resources import explain_narrowing_failure
+from fedge.client.memory_scaling import can_narrow_clients
 from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
 from fedge.decisions.planning.front_columns import board_round_energy_j, find_least_energy_point
 from fedge.decisions.planning.joint_planner import SENT, JointContext, UpdateEncoding
@@ -13,8 +15,9 @@ from fedge.decisions.planning.progress_model import ProgressFit, RoundShare, upd
 from fedge.decisions.planning.round_plan import resting_power_w
 from fedge.decisions.selection.client_figures import finite_or_none
 from fedge.decisions.selection.planner_selector import compute_gains
-from fedge.experiment import Experiment, list_boards
+from fedge.experiment import DEFAULT_WIDTHS, Experiment, list_boards
 from fedge.flower.update_codec import compute_up_share
+from fedge.protocols import LearningTask
 from fedge.telemetry.round_columns import deadline_with_grace_s
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import ClientRow, EventRow
@@ -80,12 +83,21 @@ def build_joint_context(
     *,
     selected: Sequence[str],
     trainable: Collection[str],
+    task: LearningTask,
 ) -> JointContext:
-    """Return weights, encodings and the model of progress for the next round of ``selected`` clients."""
+    """Return weights, encodings, widths and the model of progress for the next round of ``selected`` clients."""
     clients = build_candidates(availability, fleet, selected)
     gains = compute_gains(clients, SelectionContext(state.round + 1, count=len(clients)), UNCERTAINTY)
     weights = {client.board: gain for client, gain in zip(clients, gains.tolist(), strict=True)}
-    return JointContext(weights, list_encodings(experiment, state.arrays, trainable), state.progress)
+    encodings = list_encodings(experiment, state.arrays, trainable)
+    return JointContext(weights, encodings, state.progress, list_widths(experiment, task))
+
+
+def list_widths(experiment: Experiment, task: LearningTask) -> tuple[float, ...]:
+    """Return the widths below 1 that clients may be asked for; none if the task or the strategy does not allow them."""
+    widths = experiment.workload.memory.widths or DEFAULT_WIDTHS
+    possible = can_narrow_clients(experiment) and not explain_narrowing_failure(task, widths)
+    return tuple(sorted({width for width in widths if width < 1.0 and possible}))
 
 
 def list_encodings(

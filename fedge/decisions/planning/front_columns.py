@@ -92,7 +92,7 @@ def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
         fronts: The fronts by board. A board is left out if its front has no points, or a figure in it is not finite, a
             time is not positive, or an energy, power, link time or standard deviation is negative; or if its upload
             takes longer than both transfers, or has no bytes, or its fixed share of the work is more than the whole, or
-            its narrow offer is impossible.
+            a narrow offer is impossible.
         z: Margin in standard deviations of the log times.
     """
     named = [board for board in sorted(fronts) if fronts[board].points]
@@ -160,7 +160,7 @@ def _has_plausible_uploads(fronts: Sequence[Front]) -> NDArray[np.bool_]:
     figures = np.array(uploads, dtype=np.float64).reshape(-1, 7)
     link_s, up_s, _, up_share, _, _, fixed_share = figures.T
     marks = _is_plausible(figures).all(axis=1) & (up_s <= link_s) & (up_share > 0.0) & (fixed_share <= 1.0)
-    marks &= np.array([front.narrow is None or _is_possible_offer(front.narrow) for front in fronts], np.bool_)
+    marks &= np.array([all(map(_is_possible_offer, front.narrow)) for front in fronts], np.bool_)
     with np.errstate(over="ignore"):
         return marks & _is_plausible(up_s / np.where(marks, up_share, 1.0))
 

@@ -25,9 +25,10 @@ from fedge.decisions.planning.joint_search import JointLimits, JointProblem, Joi
 from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit, find_shape, step_worth, width_worth
 from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, NarrowOffer, RoundGoal
 
-SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Shares of a client's steps to choose from: finer ones gain little, since h is flat between them."""
-NARROW_SHARES = (0.5, 1.0, 1.5)
+SHARES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0)
+"""Shares of a client's steps to choose from: finer ones gain little, since h is flat between them. In
+benchmarks/local_steps.py four times the steps take fewer rounds than twice, also of unlike (non-IID) data."""
+NARROW_SHARES = (1.0, 2.0)
 """The same for narrow networks: fewer, so that a plan for 10,000 clients stays below 2 s (planner_speed.py)."""
 MIN_PROGRESS = 0.9
 """Least progress of a round relative to one of whole shares of all clients, unless the policy gives another: in the
@@ -38,8 +39,8 @@ SENT = {"none": 1.0, "fp16": 1.0, "int8": 1.0, "topk": 0.75}
 WIDE_WEIGHT = 0.5
 """Least weight of the clients that are never asked for a narrow network, the fastest ones: channels that hardly anybody
 trains spoil the whole network, as benchmarks/local_steps.py shows of six narrow clients in eight."""
-NO_OFFER = NarrowOffer(1.0, work=1.0, sent=1.0)
-"""Stands for the offer of a client that has none."""
+WHOLE_NETWORK = NarrowOffer(1.0, work=1.0, sent=1.0)
+"""The whole network as an offer; stands for a width that a client does not offer, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,13 @@ class JointContext:
         weights: Each client's weight, positive; clients that are not named count as the mean.
         encodings: Encodings to choose from.
         fit: What earlier rounds showed of progress.
+        widths: Shares of the network's channels, below 1, that clients which offer them may be asked to train.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
     encodings: tuple[UpdateEncoding, ...] = (WHOLE_UPDATE,)
     fit: ProgressFit = NO_ROUNDS
+    widths: tuple[float, ...] = ()
 
 
 PLAIN_CONTEXT = JointContext()
@@ -73,11 +76,11 @@ PLAIN_CONTEXT = JointContext()
 
 @dataclass(frozen=True, slots=True)
 class WorkOption:
-    """A column of the problem: a share of the steps, an encoding, and whether the client trains its narrow network."""
+    """A column of the problem: a share of the steps, an encoding, and the share of the channels that is trained."""
 
     share: float
     encoding: UpdateEncoding
-    is_narrow: bool = False
+    width: float = 1.0
 
 
 def plan_joint(
@@ -93,14 +96,14 @@ def plan_joint(
         boards: The boards of the round.
         goal: The round's goal; its limits may hold ``time_weight`` (0.5), ``min_progress`` (0.9), ``deadline_s``,
             ``round_energy_j`` and ``fleet_power_w``.
-        context: Weights, encodings and the model of progress.
+        context: Weights, encodings, widths and the model of progress.
     """
     columns = build_columns({board: fronts[board] for board in boards if board in fronts}, 0.0)
     whole, equal_w = dict.fromkeys(boards, goal), find_equal_share_w(boards, goal)
     if not columns.boards:
         return set_power_shares(FleetPlan(whole, why="No board's front is known."), {}, equal_w)
     known = [fronts[board] for board in columns.boards]
-    options = list_options(known, context.encodings)
+    options = list_options(context)
     problem = build_problem(columns, known, options=options, context=context, goal=goal)
     found = solve_joint(problem, _read_limits(goal, None if equal_w is None else equal_w * len(columns)))
     if found is None:
@@ -108,23 +111,23 @@ def plan_joint(
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
     done = set_deadline(goal, found.deadline_s, found.feasible)
     working = np.flatnonzero(found.option >= 0).tolist()
-    goals = {columns.boards[i]: _build_goal(done, options[found.option[i]], known[i]) for i in working}
+    goals = {columns.boards[i]: _build_goal(done, options[found.option[i]]) for i in working}
     plan = _build_plan(goals, found, offered=len(columns), unknown=unknown, maxn=compute_maxn_round(columns, known))
     shares_w = {columns.boards[i]: float(problem.power_w[i, found.mode[i]]) for i in working}
     return set_power_shares(plan, shares_w, equal_w)
 
 
-def list_options(fronts: Sequence[Front], encodings: Sequence[UpdateEncoding]) -> list[WorkOption]:
-    """Return the columns of the problem; narrow ones only if a client offers a narrow network.
+def list_options(context: JointContext) -> list[WorkOption]:
+    """Return the columns of the problem.
 
     What ``topk`` left out of an update of one width cannot be added to one of another, so that it is for whole ones.
     """
-    narrow = [one for one in encodings if one.compression.kind != "topk"] if any(f.narrow for f in fronts) else []
     return [
-        WorkOption(share, encoding, is_narrow)
-        for is_narrow, offered, shares in ((False, encodings, SHARES), (True, narrow, NARROW_SHARES))
-        for encoding in offered
-        for share in shares
+        WorkOption(share, encoding, width)
+        for width in (1.0, *context.widths)
+        for encoding in context.encodings
+        if width == 1.0 or encoding.compression.kind != "topk"
+        for share in (SHARES if width == 1.0 else NARROW_SHARES)
     ]
 
 
@@ -141,17 +144,19 @@ def build_problem(
     worth = np.array([step_worth(share, shape) for share in shares.tolist()]) * sent
     usual = float(np.mean(list(context.weights.values()))) if context.weights else 1.0
     weights = np.array([context.weights.get(board, usual) for board in columns.boards])
-    is_narrow = np.array([option.is_narrow for option in options])
-    offers = [front.narrow or NO_OFFER for front in fronts]
-    width_value = np.array([width_worth(offer.width, shape) for offer in offers]) * _may_be_narrow(
-        columns, weights, offers
-    )
+    offers = {option.width: [_find_offer(front, option.width) for front in fronts] for option in options}
+    may_be_narrow, columns_of = _may_be_narrow(columns, weights), dict[float, tuple[Floats, Floats]]()
+    for width, of_width in offers.items():
+        offered = np.array([offer.width == width for offer in of_width]) & (may_be_narrow | (width == 1.0))
+        columns_of[width] = np.array([offer.work for offer in of_width]), width_worth(width, shape) * offered
+    work, kept = (np.array([columns_of[option.width][k] for option in options]).T for k in (0, 1))
+    part_of = {width: [offer.sent for offer in of_width] for width, of_width in offers.items()}
     priced = {
-        (narrow, encoding): _price_transfers(fronts, encoding, [offer.sent if narrow else 1.0 for offer in offers])
-        for narrow, encoding in {(option.is_narrow, option.encoding) for option in options}
+        (width, encoding): _price_transfers(fronts, encoding, part_of[width])
+        for width, encoding in {(option.width, option.encoding) for option in options}
     }
-    transfers = np.array([priced[option.is_narrow, option.encoding] for option in options])
-    fixed, work = np.array([(front.fixed_share, offer.work) for front, offer in zip(fronts, offers, strict=True)]).T
+    transfers = np.array([priced[option.width, option.encoding] for option in options])
+    fixed = np.array([front.fixed_share for front in fronts])
     weight = goal.limits.get("time_weight", TIME_WEIGHT)
     maxn_s, maxn_j = compute_maxn_round(columns, fronts)
     work_s, above_j, power_w = _pad_modes(columns)
@@ -161,8 +166,8 @@ def build_problem(
         power_w,
         fixed_s=transfers[:, 0].T,
         fixed_j=transfers[:, 1].T,
-        scale=np.where(is_narrow, work[:, None], 1.0) * (fixed[:, None] + (1.0 - fixed[:, None]) * shares),
-        value=np.where(is_narrow, width_value[:, None], 1.0) * ((weights / weights.sum())[:, None] * worth),
+        scale=work * (fixed[:, None] + (1.0 - fixed[:, None]) * shares),
+        value=kept * ((weights / weights.sum())[:, None] * worth),
         idle_w=float(columns.idle_w.sum()) + goal.limits.get("resting_w", 0.0),
         time_price=weight / maxn_s,
         energy_price=(1.0 - weight) / max(maxn_j, 1e-12),
@@ -180,7 +185,11 @@ def compute_maxn_round(columns: FrontColumns, fronts: Sequence[Front]) -> tuple[
     return round_s, float((columns.maxn_work_j + radio_j + waiting_j).sum())
 
 
-def _may_be_narrow(columns: FrontColumns, weights: Floats, offers: Sequence[NarrowOffer]) -> NDArray[np.bool_]:
+def _find_offer(front: Front, width: float) -> NarrowOffer:
+    return next((offer for offer in front.narrow if offer.width == width), WHOLE_NETWORK)
+
+
+def _may_be_narrow(columns: FrontColumns, weights: Floats) -> NDArray[np.bool_]:
     """Return which clients may be asked for a narrow network, (n,): the slowest, but for ``WIDE_WEIGHT`` of the weight.
 
     Clients end in this order in a round of whole shares at MAXN.
@@ -189,7 +198,6 @@ def _may_be_narrow(columns: FrontColumns, weights: Floats, offers: Sequence[Narr
     faster = np.cumsum(weights[order]) - weights[order]
     may = np.zeros(len(order), np.bool_)
     may[order] = faster >= WIDE_WEIGHT * weights.sum() * (1.0 - 1e-9)
-    may &= np.array([offer is not NO_OFFER for offer in offers])
     return may
 
 
@@ -239,9 +247,8 @@ def _read_limits(goal: RoundGoal, power_w: float | None) -> JointLimits:
     )
 
 
-def _build_goal(goal: RoundGoal, option: WorkOption, front: Front) -> RoundGoal:
-    width = front.narrow.width if option.is_narrow and front.narrow else 1.0
-    return dataclasses.replace(goal, share=option.share, compression=option.encoding.compression, width=width)
+def _build_goal(goal: RoundGoal, option: WorkOption) -> RoundGoal:
+    return dataclasses.replace(goal, share=option.share, compression=option.encoding.compression, width=option.width)
 
 
 def _build_plan(
@@ -256,7 +263,8 @@ def _build_plan(
     maxn_s, maxn_j = maxn
     steps = ", ".join(f"{share:g}" for share in sorted({goal.share for goal in goals.values()}))
     narrow = [goal.width for goal in goals.values() if goal.width < 1.0]
-    widths = f", {len(narrow)} with {min(narrow):g} of their channels" if narrow else ""
+    of_width = ", ".join(f"{width:g}" for width in sorted(set(narrow)))
+    widths = f", {len(narrow)} with {of_width} of their channels" if narrow else ""
     why = (
         f"{len(goals)} of {offered} clients with {steps} of their steps{widths}: "
         f"{format_figure(found.deadline_s)} s and {format_figure(found.energy_j)} J for {found.value:.2f} of the "

@@ -14,15 +14,7 @@ POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
     "least-energy": ("deadline_s", "max_slowdown", "confidence"),
     "fastest": ("round_energy_j", "fleet_power_w", "confidence"),
     "energy-budget": ("budget_j", "time_weight", "max_slowdown", "confidence"),
-    "joint": (
-        "time_weight",
-        "min_progress",
-        "narrow_width",
-        "deadline_s",
-        "round_energy_j",
-        "fleet_power_w",
-        "confidence",
-    ),
+    "joint": ("time_weight", "min_progress", "deadline_s", "round_energy_j", "fleet_power_w", "confidence"),
 }
 """Numeric options of each built-in policy."""
 REQUIRED_POLICY_OPTIONS: dict[str, dict[str, str]] = {

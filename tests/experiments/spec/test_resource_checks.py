@@ -109,28 +109,6 @@ def test_widths_with_a_strategy_that_does_not_average_are_refused(tmp_path, stra
     check_memory(with_memory(tmp_path, more=f"strategy: {strategy}\n"))
 
 
-def test_a_planned_width_that_the_strategy_or_the_mods_cannot_take_is_refused(tmp_path):
-    policy = "policy: {name: joint, narrow_width: 0.5}\n"
-    check_memory(with_memory(tmp_path, more=policy))
-    with pytest.raises(BadInput, match=r"policy\.narrow_width: got 0\.5; nothing, because Krum compares or clips"):
-        check_memory(with_memory(tmp_path, more=f"{policy}strategy: Krum\n"))
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ("compression: {kind: topk}\n", "nothing, because topk is for whole networks"),
-        ("", "nothing, because the layers of resnet18-imagenet are not known"),
-    ],
-)
-def test_a_planned_width_that_no_plan_would_ask_for_is_refused(tmp_path, monkeypatch, more, why):
-    what = with_memory(tmp_path, more="policy: {name: joint, narrow_width: 0.5}\n" + more)
-    if not more:
-        monkeypatch.setattr("experiments.spec.resource_checks.find_priced_network", lambda *_: None)
-    with pytest.raises(BadInput, match=rf"policy\.narrow_width: got 0\.5; {why}"):
-        check_memory(what)
-
-
 def test_widths_of_a_network_that_cannot_be_narrow_are_refused(tmp_path):
     task = tmp_path / "own.py"
     task.write_text(OWN, encoding="utf-8")

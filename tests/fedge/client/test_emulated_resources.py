@@ -13,10 +13,10 @@ from fedge.client.client_setup import plan_conditions
 from fedge.client.corrections import to_reference
 from fedge.client.emulated import EmulatedClient, load_client
 from fedge.client.emulated_resources import true_peak_mb
-from fedge.client.memory_scaling import ScalingContext, build_narrow_offer, choose_first_attempt
+from fedge.client.memory_scaling import ScalingContext, build_narrow_offers, choose_first_attempt
 from fedge.client.round_state import warm_up_steps
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry, LoaderSpec, PolicySpec, ServingSpec, WorkloadSpec
+from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec
 from fedge.flower.update_codec import count_encoded_bytes, encode_answer
 from fedge.types import Compression, RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
@@ -195,8 +195,7 @@ def test_a_narrow_network_sends_the_leading_blocks():
 
 def planned_round(width: float, kind: str = "none") -> tuple[ReplyMessage, TrainResult]:
     """A first round of a Nano with all the memory it needs, whose plan may ask for half of the channels."""
-    what = experiment(4 * needed_mb(TrainingScale(8)), with_factor(0.8, 1.0), "joint")
-    what = what.model_copy(update={"policy": PolicySpec(name="joint", narrow_width=0.5)})
+    what = experiment(4 * needed_mb(TrainingScale(8)), with_factor(0.8, 1.0), "joint", widths=[1.0, 0.5])
     goal = RoundGoal("joint", 0, deadline_s=300.0, width=width, compression=Compression(kind))
     ask = RequestMessage("train", 1, 100.0, "joint", ClientState(), goal, model_bytes=24_000, trainable=tuple(arrays()))
     answer, trained = emulated.answer_request(what, 0, ask, arrays())
@@ -213,7 +212,7 @@ def test_a_client_trains_and_sends_the_narrow_network_that_the_plan_asks_for():
     assert narrow.report.memory.why == ""
     shapes = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)
     assert {name: value.shape for name, value in trained.arrays.items()} == shapes
-    offer = whole.front.narrow
+    (offer,) = whole.front.narrow
     link = narrow.report.link
     assert (link.up_s - link.latency_s) == pytest.approx(offer.sent * (whole.report.link.up_s - link.latency_s))
     assert narrow.report.true_front.maxn.work_s == pytest.approx(offer.work * whole.report.true_front.maxn.work_s)
@@ -234,11 +233,14 @@ def test_a_narrow_update_is_encoded_in_its_own_bytes():
     assert count_encoded_bytes(Compression("int8"), values) == sum(value.nbytes for value in trained.arrays.values())
 
 
-def test_a_board_whose_memory_asks_for_less_than_the_planned_width_offers_none():
-    scaling = dataclasses.replace(means(experiment(1.07 * needed_mb(TrainingScale(8, 0.25)), min_batch=8)))
+@pytest.mark.parametrize(("width", "narrower"), [(1.0, [0.75, 0.5, 0.25]), (0.5, [0.25]), (0.25, [])])
+def test_a_board_offers_the_widths_below_the_one_that_its_memory_asks_for(width, narrower):
+    scaling = means(experiment(1.07 * needed_mb(TrainingScale(8, width)), min_batch=8))
     attempt = choose_first_attempt(scaling, ClientState())
-    assert attempt.scale.width == 0.25
-    assert build_narrow_offer(dataclasses.replace(scaling, narrow_width=0.5), attempt, ClientState()) is None
+    assert attempt.scale.width == width
+    offers = build_narrow_offers(scaling, attempt, ClientState())
+    assert [offer.width for offer in offers] == narrower
+    assert [offer.work for offer in offers] == sorted((offer.work for offer in offers), reverse=True)
 
 
 def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two():

@@ -103,7 +103,7 @@ def test_a_report_of_which_no_row_can_be_made_is_refused_without_its_figures(nam
         {"idle_w": float("nan")},
         {"link_s": -1.0},
         {"maxn": FrontPoint(MAXN, float("inf"), 1.0)},
-        {"narrow": NarrowOffer(0.5, work=float("nan"), sent=0.3)},
+        {"narrow": (NarrowOffer(0.5, work=float("nan"), sent=0.3),)},
     ],
 )
 def test_a_front_of_which_no_plan_can_be_made_is_refused(changes):

@@ -47,13 +47,17 @@ def test_a_slow_client_gets_fewer_steps_than_fast_ones():
 HALF = NarrowOffer(0.5, work=0.3, sent=0.25)
 
 
-def with_offer(front: Front, offer: NarrowOffer = HALF) -> Front:
-    return dataclasses.replace(front, narrow=offer)
+QUARTER = NarrowOffer(0.25, work=0.15, sent=0.07)
+WIDTHS = (0.5, 0.25)
+
+
+def with_offer(front: Front, *offers: NarrowOffer) -> Front:
+    return dataclasses.replace(front, narrow=offers or (HALF,))
 
 
 def test_a_slow_client_that_offers_a_narrow_network_is_asked_for_it_and_the_fast_ones_are_not():
     fronts = {"slow": a_front(60.0), **{f"fast-{i}": with_offer(a_front(5.0)) for i in range(5)}}
-    context = JointContext(weights={"slow": 3.0, **{f"fast-{i}": 1.0 for i in range(5)}})
+    context = JointContext(weights={"slow": 3.0, **{f"fast-{i}": 1.0 for i in range(5)}}, widths=WIDTHS)
     without = plan_joint(fronts, list(fronts), GOAL, context)
     with_it = plan_joint({**fronts, "slow": with_offer(fronts["slow"])}, list(fronts), GOAL, context)
     assert {goal.width for goal in without.goals.values()} == {1.0}
@@ -65,35 +69,44 @@ def test_a_slow_client_that_offers_a_narrow_network_is_asked_for_it_and_the_fast
 
 @given(st.lists(some_front, min_size=1, max_size=6), st.floats(0.05, 1.0))
 def test_clients_of_at_least_half_of_the_weight_train_all_channels(fronts, work):
-    offer = NarrowOffer(0.5, work=work, sent=0.1)
-    named = {f"b{i}": with_offer(front, offer) for i, front in enumerate(fronts)}
+    offers = [NarrowOffer(width, work=work * width, sent=0.1) for width in WIDTHS]
+    named = {f"b{i}": with_offer(front, *offers) for i, front in enumerate(fronts)}
     weights = {name: 1.0 + i for i, name in enumerate(named)}
-    plan = plan_joint(named, list(named), GOAL, JointContext(weights))
+    plan = plan_joint(named, list(named), GOAL, JointContext(weights, widths=WIDTHS))
     narrow = sum(weights[name] for name, goal in plan.goals.items() if goal.width < 1.0)
     assert narrow <= 0.5 * sum(weights.values()) + 1e-9
 
 
 def test_no_narrow_update_is_sent_with_topk_whose_residual_belongs_to_one_width():
-    options = list_options([with_offer(a_front(5.0))], ENCODINGS)
-    assert {option.encoding.compression.kind for option in options if option.is_narrow} == {"none", "int8"}
-    assert list_options([a_front(5.0)], ENCODINGS) == [option for option in options if not option.is_narrow]
+    options = list_options(JointContext(encodings=ENCODINGS, widths=WIDTHS))
+    assert {option.encoding.compression.kind for option in options if option.width < 1.0} == {"none", "int8"}
+    assert list_options(JointContext(encodings=ENCODINGS)) == [option for option in options if option.width == 1.0]
+
+
+def test_a_client_is_asked_for_no_width_that_it_does_not_offer_or_that_the_run_does_not_allow():
+    fronts = {"slow": with_offer(a_front(60.0), QUARTER), **{f"fast-{i}": a_front(5.0) for i in range(5)}}
+    for allowed, asked in (((0.25,), 0.25), ((0.75, 0.5), 1.0), ((), 1.0)):
+        plan = plan_joint(fronts, list(fronts), GOAL, JointContext(widths=allowed))
+        assert min(goal.width for goal in plan.goals.values()) == asked
 
 
 def test_a_narrow_network_is_priced_by_its_own_steps_and_bytes():
     link = NetworkLink(20.0, 4.0, 0.5, 1.5)
-    slow = dataclasses.replace(with_offer(offer_with(link.transfer(4e6, 4e6, 0.25))), fixed_share=0.2)
+    slow = dataclasses.replace(with_offer(offer_with(link.transfer(4e6, 4e6, 0.25)), HALF, QUARTER), fixed_share=0.2)
+    costs = {1.0: (1.0, 1.0), 0.5: (0.3, 0.25), 0.25: (0.15, 0.07)}
     fronts = {"fast": a_front(1.0), "slow": slow}
-    options = list_options(list(fronts.values()), ENCODINGS)
-    problem = build_problem(build_columns(fronts), list(fronts.values()), options, JointContext(), GOAL)
+    options = list_options(context := JointContext(encodings=ENCODINGS, widths=WIDTHS))
+    problem = build_problem(build_columns(fronts), list(fronts.values()), options, context, GOAL)
     for k, option in enumerate(options):
-        truth = link.transfer(4e6, (1e6 if option.is_narrow else 4e6), option.encoding.up_share)
+        work, part = costs[option.width]
+        truth = link.transfer(4e6, part * 4e6, option.encoding.up_share)
         assert problem.fixed_s[1, k] == pytest.approx(truth.down_s + truth.up_s)
         assert problem.fixed_j[1, k] == pytest.approx(truth.radio_j)
-        assert problem.scale[1, k] == pytest.approx((0.3 if option.is_narrow else 1.0) * (0.2 + 0.8 * option.share))
+        assert problem.scale[1, k] == pytest.approx(work * (0.2 + 0.8 * option.share))
         sent = 0.75 if option.encoding.compression.kind == "topk" else 1.0
         worth = 0.5 * sent * step_worth(option.share, PRIOR)
-        assert problem.value[1, k] == pytest.approx(worth * (width_worth(0.5, PRIOR) if option.is_narrow else 1.0))
-        assert problem.value[0, k] == pytest.approx(0.0 if option.is_narrow else worth)
+        assert problem.value[1, k] == pytest.approx(worth * width_worth(option.width, PRIOR))
+        assert problem.value[0, k] == pytest.approx(worth if option.width == 1.0 else 0.0)
 
 
 def list_parts(
@@ -102,9 +115,10 @@ def list_parts(
     """End, joules above idling and progress of resting and of every part that the client may have."""
     parts = [(0.0, 0.0, 0.0)]
     for option in options:
-        if option.is_narrow and not (front.narrow and may_be_narrow):
+        offers = [NarrowOffer(1.0, 1.0, 1.0), *(front.narrow if may_be_narrow else ())]
+        narrow = next((offer for offer in offers if offer.width == option.width), None)
+        if narrow is None:
             continue
-        narrow = front.narrow if option.is_narrow and front.narrow else NarrowOffer(1.0, 1.0, 1.0)
         worth = weight * step_worth(option.share, PRIOR) * width_worth(narrow.width, PRIOR)
         for point in (*front.points, front.maxn):
             part = narrow.work * option.share
@@ -115,16 +129,17 @@ def list_parts(
 
 @given(st.lists(certain_front, min_size=1, max_size=3), st.lists(st.booleans(), min_size=3, max_size=3))
 def test_with_narrow_networks_a_small_fleets_plan_is_within_half_a_percent_of_every_choice(fronts, offering):
-    few = {"SHARES": (0.5, 1.0), "NARROW_SHARES": (0.5, 1.0), "MIN_PROGRESS": 0.6}
+    few = {"SHARES": (0.5, 1.0), "NARROW_SHARES": (1.0,), "MIN_PROGRESS": 0.6}
+    context = JointContext(widths=WIDTHS)
     named = {
-        f"b{i}": with_offer(front, NarrowOffer(0.5, 0.25, 1.0)) if offers else front
+        f"b{i}": with_offer(front, NarrowOffer(0.5, 0.25, 1.0), NarrowOffer(0.25, 0.1, 1.0)) if offers else front
         for i, (front, offers) in enumerate(zip(fronts, offering, strict=False))
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in few.items():
             patch.setattr(joint_planner, name, value)
-        options = list_options(list(named.values()), (UpdateEncoding(),))
-        plan = plan_joint(named, list(named), GOAL)
+        options = list_options(context)
+        plan = plan_joint(named, list(named), GOAL, context)
     by_end = sorted(named, key=lambda name: (named[name].link_s + named[name].maxn.work_s, name))
     slow = {name for place, name in enumerate(by_end) if place >= 0.5 * len(by_end)}
     maxn_s, maxn_j = compute_maxn_round(build_columns(named), list(named.values()))
@@ -189,9 +204,9 @@ def test_every_encoding_is_priced_as_the_link_does_it_whatever_the_client_offere
         {"up_share": math.nan},
         {"encode_s": math.nan},
         {"up_s": 99.0},
-        {"narrow": NarrowOffer(0.5, work=0.0, sent=0.2)},
-        {"narrow": NarrowOffer(1.5, work=0.3, sent=0.2)},
-        {"narrow": NarrowOffer(0.5, work=0.3, sent=math.nan)},
+        {"narrow": (HALF, NarrowOffer(0.25, work=0.0, sent=0.2))},
+        {"narrow": (NarrowOffer(1.5, work=0.3, sent=0.2),)},
+        {"narrow": (NarrowOffer(0.5, work=0.3, sent=math.nan),)},
     ],
 )
 def test_a_client_with_an_impossible_upload_leaves_the_others_planned(wrong):
