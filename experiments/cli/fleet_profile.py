@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from fedge.atomic_files import write_text
 from fedge.errors import BadInput, FedgeError
 from fedge.knowledge.evidence_files import BOARD_NAME, RECORD_SUFFIX, read_record
 from fedge.workloads import TASK_FILE_SUFFIX
+from fedge.yaml_files import NAME_PATTERN
 
 PLAYBOOK = "profile.yml"
 PER_START = ("budget-s", "wait")
@@ -114,9 +116,9 @@ def read_row(out: Path, board: str, workload: str, failure: str | None) -> Fleet
     if not fetched.is_file():
         return FleetProfileRow(board, None, None, failure or "nothing measured")
     record = {**read_record(fetched), BOARD_NAME: board}
-    if not {"board", "kind"} <= record.keys():
+    if not all(re.fullmatch(NAME_PATTERN, str(record.get(name, ""))) for name in ("board", "kind")):  # parts of a path
         return FleetProfileRow(board, None, None, failure or "a table without its record; give the same command again")
-    table = out / board / record["board"] / record["kind"] / fetched.name
+    table = out / board / str(record["board"]) / str(record["kind"]) / fetched.name
     table.parent.mkdir(parents=True, exist_ok=True)
     write_text(table.with_name(f"{table.name}{RECORD_SUFFIX}"), json.dumps(record, indent=1) + "\n")
     shutil.move(fetched, table)
