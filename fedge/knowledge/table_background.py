@@ -79,7 +79,7 @@ def build_background(
     if spec is None:
         notes.append(f"{table.device} is not in the catalogue (`fedge devices list`): priors are not scaled to it")
     priors = _build_priors(table, spec, sources, specs)
-    rated = layered and spec is not None
+    rated = spec is not None and sources.rate_profiles  # without the layers, the order of the priors says as much
     return TableBackground(
         PriorKnowledge(
             resolve_maxn(table, spec),

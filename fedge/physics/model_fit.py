@@ -72,10 +72,6 @@ POWER_SD = {
 """Prior spread of the power parameters, log units, where it differs from ``POWER_TERM_SD``."""
 POWER_TERM_SD = 0.7
 POWER_SCALE_SD = 0.1
-BUSY_SHARE = 0.5
-"""Share of the variance of the busy power terms that they have in common: one workload keeps all parts of a board busier
-than another. With three modes of its own choice, the predictor's error of power falls from 3.7 to 3.5 % in the mean over
-the training tables of ``fedge study transfer``, and from 6.9 to 5.2 % on the worst one."""
 FEED_SHARE, FEED_SD = 1.0, 1.0
 """Time to load the next batch of inference at the top mode, as a share of the batch's own, and its spread in log units.
 Default: the order of magnitude. On the worst three pairs of ``fedge study transfer --part serving``, with this model as
@@ -210,8 +206,6 @@ def build_time_prior(prior: Prior) -> GaussianPrior:
 def build_power_prior(prior: Prior) -> GaussianPrior:
     """Return the Gaussian prior of the log power parameters."""
     covariance = _covariance(prior.power_sd, prior.power_scale_sd, POWER_NAMES, "_w")
-    busy = prior.power_sd * np.array([name.endswith(("_busy_w", "_math_w")) for name in POWER_NAMES])
-    covariance += BUSY_SHARE * (np.outer(busy, busy) - np.diag(np.square(busy)))
     return GaussianPrior(prior.coefficients.power, np.asarray(np.linalg.inv(covariance), dtype=np.float64))
 
 

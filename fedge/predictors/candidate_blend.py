@@ -110,9 +110,15 @@ class CandidateBlend:
 
     groups: tuple[CandidateGroup, ...]
 
-    def average_parameters(self, count: int) -> Floats:
-        """Return the mean of the candidates' first ``count`` parameters, which all of them have."""
-        each = [group.weights @ group.posterior.best[:, :count] for group in self.groups]
+    @property
+    def best(self) -> Floats:
+        """Return the parameters of the most probable candidate."""
+        best: Floats = self.groups[0].posterior.best[0]
+        return best
+
+    def average_parameters(self) -> Floats:
+        """Return the mean of the candidates' parameters, without the weight of a reference's residuals."""
+        each = [group.weights @ group.posterior.best[:, : len(TIME_NAMES)] for group in self.groups]
         mean: Floats = np.sum(each, axis=0)
         return mean
 
@@ -153,10 +159,11 @@ class CandidateBlend:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriorGroups:
-    """The candidates of a board for log time and log power."""
+    """The candidates of a board for log time and log power; ``rated`` if their priors' expected errors are known."""
 
     time: tuple[PriorGroup, ...]
     power: tuple[PriorGroup, ...]
+    rated: bool
 
 
 def group_priors(knowledge: PriorKnowledge) -> PriorGroups:
@@ -167,7 +174,7 @@ def group_priors(knowledge: PriorKnowledge) -> PriorGroups:
     """
     powers = group_candidates(list_power_candidates(list_prior_sources(knowledge)))
     times = _group_time_priors(knowledge.maxn, knowledge.priors, knowledge.references, knowledge.errors)
-    return PriorGroups(times, powers)
+    return PriorGroups(times, powers, bool(knowledge.errors))
 
 
 @lru_cache(maxsize=64)
@@ -276,9 +283,14 @@ def fit_pooled_boards(priors: Sequence[PriorGroups], seen: Sequence[PooledMeasur
     fitted = _blend_times([priors[place].time for place in measured], [seen[place] for place in measured])
     by_place = dict(zip(measured, fitted, strict=True))
     times = [by_place.get(place) or _blend_prior_times(groups.time) for place, groups in enumerate(priors)]
-    # How busy each part is follows from the time parameters. Those of the most probable candidate alone would change
-    # power by a leap where two candidates are about as probable.
-    busy = np.stack([blend.average_parameters(len(TIME_NAMES)) for blend in times])
+    # How busy each part is follows from the time parameters. Expected errors make an estimate from the layers the most
+    # probable candidate for time where its power is a poor one: then the mean is used, which does not change by a leap.
+    busy = np.stack(
+        [
+            blend.average_parameters() if groups.rated else blend.best[: len(TIME_NAMES)]
+            for groups, blend in zip(priors, times, strict=True)
+        ]
+    )
     powers = _blend_boards(
         [groups.power for groups in priors],
         rows=[own.power for own in seen],

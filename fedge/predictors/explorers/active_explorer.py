@@ -13,6 +13,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -146,19 +147,20 @@ def _iterate_covariances(
 ) -> Iterator[tuple[float, Floats, float]]:
     """Weight, prior covariance (n, n) and noise variance of log time and of log power, per source and draw."""
     alike = misfit_correlation(x, x).astype(np.float64)
-    for source in list_prior_sources(knowledge)[:MAX_SOURCES]:
-        weights = np.exp([source.log_credibility, source.log_power_credibility])
+    ranked = replace(knowledge, errors=())  # by their errors the first would decide alone: no better with ten modes
+    for source in list_prior_sources(ranked)[:MAX_SOURCES]:
+        weight = float(np.exp(source.log_credibility))
         for draw in range(DRAWS_PER_SOURCE):
             time = list_time_candidates((source,))[0]
             seconds = _draw_parameters(time, rng, draw)
             slopes = make_time_curve(time.reference)(seconds, x).stack_slopes()
             misfit = (time.misfit * MISFIT_TIME_SD) ** 2 * alike
-            yield weights[0], _compute_covariance(time, slopes, misfit), NOISE_TIME_SD**2
+            yield weight, _compute_covariance(time, slopes, misfit), NOISE_TIME_SD**2
             power = list_power_candidates((source,))[0]
             watts = _draw_parameters(power, rng, draw)
             curve = make_power_curve_with(power.reference, seconds[: len(TIME_NAMES)])
             misfit = (power.misfit * MISFIT_POWER_SD) ** 2 * alike
-            yield weights[1], _compute_covariance(power, curve(watts, x).stack_slopes(), misfit), NOISE_POWER_SD**2
+            yield weight, _compute_covariance(power, curve(watts, x).stack_slopes(), misfit), NOISE_POWER_SD**2
 
 
 def _draw_parameters(candidate: PriorCandidate, rng: np.random.Generator, draw: int) -> Floats:

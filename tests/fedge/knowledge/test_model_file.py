@@ -56,7 +56,8 @@ def model(rows: tuple[int, ...] = ROWS, references: tuple[ProfileTable, ...] = (
         held_out=HeldOutErrors(600, 0.04, 0.02, 0.9, 0.91),
     )
     priors = (coefficients(), another_workload(np.random.default_rng(5)))
-    return BoardModel(about, tuple(seen), modes, PriorKnowledge(MAXN, priors, references, 12.0, 7))
+    errors = ((0.12, 0.09), (0.6, 0.31))
+    return BoardModel(about, tuple(seen), modes, PriorKnowledge(MAXN, priors, references, 12.0, 7, errors))
 
 
 @pytest.fixture
@@ -91,6 +92,7 @@ def test_what_is_loaded_is_what_was_saved(saved):
     assert back.measurements == original.measurements
     np.testing.assert_array_equal(back.candidates.knobs, original.candidates.knobs)
     assert (back.knowledge.maxn, back.knowledge.idle_w, back.knowledge.seed) == (MAXN, 12.0, 7)
+    assert back.knowledge.errors == original.knowledge.errors
     for ours, theirs in zip(back.knowledge.priors, original.knowledge.priors, strict=True):
         np.testing.assert_array_equal(ours.time, theirs.time)
         np.testing.assert_array_equal(ours.power, theirs.power)
@@ -196,6 +198,8 @@ def _about(**fields: Any) -> Callable[[dict[str, Any]], Any]:
         (lambda t: t["about"]["origin"].update(sha256="xyz"), "about.origin.sha256: got 'xyz'"),
         (lambda t: t["maxn"].update(cores=0), "maxn.cores: got 0"),
         (lambda t: t.update(seed=-1), "seed: got -1"),
+        (lambda t: t["errors"].pop(), "errors: got 1 pairs; none, or 2"),
+        (lambda t: t["errors"][0].pop(), "errors.0.1: got nothing"),
         (lambda t: t["references"].append(dict(t["references"][0])), "reference/1/knobs: got nothing"),
     ],
 )

@@ -2,8 +2,10 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from fedge.costs.cost_priors import CARRIED_POWER_ERRORS
 from fedge.costs.cost_profile import CostProfile, load_calibrated_training
 from fedge.devices.catalogue import load_catalogue
 from fedge.knowledge.table_background import build_background, find_board_spec, resolve_maxn
@@ -141,3 +143,15 @@ def test_what_others_measured_on_the_same_board_is_the_most_credible(table, tmp_
 
     vit = next(p for p in SHIPPED if (p.device, p.workload) == ("agx-xavier", "vit-b16-cifar10"))
     assert background.knowledge.priors[0].power.tolist() == vit.coefficients.power.tolist()
+
+
+def test_errors_of_priors_are_known_beside_an_estimate_from_the_layers(table):
+    known, strange = (
+        build_background(named(table, "agx-orin", name)).knowledge for name in ("mobilenetv3l-gld23k", "new")
+    )
+
+    assert len(known.errors) == len(known.priors)
+    time, power = np.array(known.errors).T
+    assert time.argmin() == power.argmin() == 0, "the layers on a board with tables"
+    assert set(power[1:]) == set(CARRIED_POWER_ERRORS)
+    assert strange.errors == ()

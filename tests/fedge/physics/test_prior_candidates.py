@@ -17,6 +17,7 @@ from fedge.physics.model_fit import idle_w_at_maxn
 from fedge.physics.prior_candidates import (
     MAX_PRIORS_WITH_RESIDUALS,
     PRIOR_WIDTHS,
+    RATED_LOSS,
     WEIGHT,
     WEIGHT_SD,
     PriorCandidate,
@@ -92,6 +93,15 @@ def test_a_prior_that_comes_later_is_less_credible_and_so_is_a_reference():
 
     assert (np.diff(alone) < 0).all()
     assert (np.diff(referred) < 0).all()
+
+
+def test_priors_with_known_errors_count_by_their_variances_time_and_power_apart():
+    errors = ((0.2, 0.4), (0.6, 0.1), (0.6, 0.1))
+    found = list_prior_sources(PriorKnowledge(MAXN, PRIORS[:3], errors=errors))
+
+    weights = np.exp([(source.log_credibility, source.log_power_credibility) for source in found])
+    ranks = np.exp(-RATED_LOSS * np.arange(3.0))[:, None]
+    np.testing.assert_allclose(weights / ranks, [[1.0, 1 / 16], [1 / 9, 1.0], [1 / 9, 1.0]])
 
 
 def test_a_smooth_reference_comes_before_every_prior_and_a_rough_one_after():
