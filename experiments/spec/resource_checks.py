@@ -15,7 +15,7 @@ import numpy as np
 from fedge.call_cache import cache_last_call
 from fedge.client.answers import describe_evaluation
 from fedge.client.emulated import partition_samples
-from fedge.client.emulated_resources import build_board_scaling, build_loader_pipeline, explain_narrowing_failure
+from fedge.client.emulated_resources import build_board_scaling, build_loader_pipeline
 from fedge.client.inference_service import (
     average_inference_costs,
     build_demand,
@@ -23,7 +23,12 @@ from fedge.client.inference_service import (
     first_step_s,
     price_inference,
 )
-from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
+from fedge.client.memory_scaling import (
+    AVERAGING_STRATEGIES,
+    ScalingContext,
+    can_narrow_clients,
+    explain_narrowing_failure,
+)
 from fedge.costs.cost_profile import CostProfile
 from fedge.costs.input_pipeline.pipeline_fit import read_fitted_loader
 from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from fedge.client.answers import answer_evaluation, describe_evaluation
 from fedge.client.client_setup import ClientSetup, plan_conditions
 from fedge.client.emulated_service import cached_average_costs, draw_batch_surface
 from fedge.client.loader_stalls import LoaderModel, add_stalls
-from fedge.client.memory_scaling import ScalingContext, build_scaling_context
+from fedge.client.memory_scaling import ScalingContext, build_scaling_context, explain_narrowing_failure
 from fedge.costs.input_pipeline import emulated_pipeline
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat, find_storage
 from fedge.costs.input_pipeline.emulated_pipeline import find_pipeline_kind as boards_of
@@ -36,7 +35,7 @@ from fedge.experiment import (
     LoaderSpec,
     choose_training_device,
 )
-from fedge.protocols import LearningTask, Training
+from fedge.protocols import Training
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, NamedArrays, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
@@ -164,20 +163,6 @@ def build_board_scaling(experiment: Experiment, entry: FleetEntry) -> ScalingCon
         return explain_narrowing_failure(load_experiment_task(experiment), widths) == ""
 
     return build_scaling_context(experiment, entry, catalogue.find(entry.device, where="fleet.device"), can_narrow)
-
-
-def explain_narrowing_failure(task: LearningTask, widths: Iterable[float] = DEFAULT_WIDTHS) -> str:
-    """Return why a task's network cannot have one of ``widths``, or an empty string if it can have all."""
-    shapes = getattr(task, "narrow_shapes", None)
-    if shapes is None:
-        return "a task of your own without narrow_shapes(width)"
-    try:
-        for width in widths:
-            if width < 1.0:
-                shapes(width)
-    except BadInput as error:
-        return str(error)
-    return ""
 
 
 def true_peak_mb(scaling: ScalingContext, scale: TrainingScale, board: str, seed: int) -> float:

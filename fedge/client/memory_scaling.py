@@ -24,9 +24,11 @@ from fedge.costs.memory.scale_choice import (
 from fedge.costs.memory.step_need import StepNeed, predict_step_need
 from fedge.decisions.planning import JOINT_POLICY
 from fedge.devices.catalogue import load_catalogue
+from fedge.errors import BadInput
 from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, ServingSpec, WorkloadSpec
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import compute_step_s
+from fedge.protocols import LearningTask
 from fedge.types import (
     DeviceSpec,
     LayerWork,
@@ -221,6 +223,20 @@ def can_narrow_clients(experiment: Experiment) -> bool:
     if experiment.mods:
         return False
     return strategy in AVERAGING_STRATEGIES or (workload.memory.widths is not None and ":" in strategy)
+
+
+def explain_narrowing_failure(task: LearningTask, widths: Iterable[float] = DEFAULT_WIDTHS) -> str:
+    """Return why a task's network cannot have one of ``widths``, or an empty string if it can have all."""
+    shapes = getattr(task, "narrow_shapes", None)
+    if shapes is None:
+        return "a task of your own without narrow_shapes(width)"
+    try:
+        for width in widths:
+            if width < 1.0:
+                shapes(width)
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

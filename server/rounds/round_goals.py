@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from fedge.client.emulated_resources import explain_narrowing_failure
-from fedge.client.memory_scaling import can_narrow_clients
+from fedge.client.memory_scaling import can_narrow_clients, explain_narrowing_failure
 from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
 from fedge.decisions.planning.front_columns import board_round_energy_j, find_least_energy_point
 from fedge.decisions.planning.joint_planner import SENT, JointContext, UpdateEncoding

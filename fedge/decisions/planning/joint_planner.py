@@ -148,7 +148,8 @@ def build_problem(
     may_be_narrow, columns_of = _may_be_narrow(columns, weights), dict[float, tuple[Floats, Floats]]()
     for width, of_width in offers.items():
         offered = np.array([offer.width == width for offer in of_width]) & (may_be_narrow | (width == 1.0))
-        columns_of[width] = np.array([offer.work for offer in of_width]), width_worth(width, shape) * offered
+        worth_of_width = np.where(offered, width_worth(width, shape), 0.0)
+        columns_of[width] = np.array([offer.work for offer in of_width]), worth_of_width
     work, kept = (np.array([columns_of[option.width][k] for option in options]).T for k in (0, 1))
     part_of = {width: [offer.sent for offer in of_width] for width, of_width in offers.items()}
     priced = {

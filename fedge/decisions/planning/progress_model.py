@@ -11,8 +11,8 @@ So V = 1 if every client does its whole share, and 1 / h is the number of rounds
 part of the rounds that more steps make superfluous: with A = 1 half the steps take twice the rounds, with A = 0 as
 many. C is drift: unlike (non-IID) shares pull the clients apart as their steps grow, so that more than sqrt(A / C) of
 the steps take more rounds. A / phi + C phi is the form of the bound of Luo et al.; the constant between them is ours.
-G is what narrow networks lose: with G = 0 nothing, with G = 2 as much as the parameters, a share s^2, that such a client
-does not cover, each being averaged over those that hold it; with a large G it is worth as little as one that rests.
+G is what narrow networks lose: with G = 0 nothing; with G = 2 such a client is worth the share s^2 of the parameters
+that it covers, each of which is averaged over those that hold it; with a large G, as little as one that rests.
 
 A, C and G are one of ``SHAPES``. For each the best kappa and its squared errors follow from three sums over the rounds,
 and the one of most posterior probability is used: errors of one unknown variance, with a prior on A, C and G. Before

@@ -107,7 +107,7 @@ def test_the_slow_board_is_asked_for_less():
 
 
 def test_the_slow_board_is_asked_for_its_narrow_network_and_the_fit_counts_it_as_such():
-    port, plain = Learners(offers=(NarrowOffer(0.5, work=0.3, sent=0.25),)), Learners()
+    port, plain = Learners(offers=(NarrowOffer(0.5, work=0.15, sent=0.25),)), Learners()
     fits = [play(one, MemoryTables()).progress for one in (port, plain)]
     asked = {(question.ask.goal.width, question.ask.goal.share) for question in port.asked if question.ask.goal}
     assert {width for width, _ in asked} == {0.5, 1.0}

@@ -64,7 +64,7 @@ def test_a_slow_client_that_offers_a_narrow_network_is_asked_for_it_and_the_fast
     assert {name: goal.width for name, goal in with_it.goals.items() if goal.width < 1.0} == {"slow": 0.5}
     assert with_it.goals["slow"].share >= without.goals["slow"].share
     assert "1 with 0.5 of their channels" in with_it.why
-    assert with_it.deadline_s < without.deadline_s
+    assert with_it.energy_j < without.energy_j
 
 
 @given(st.lists(some_front, min_size=1, max_size=6), st.floats(0.05, 1.0))
@@ -86,7 +86,7 @@ def test_no_narrow_update_is_sent_with_topk_whose_residual_belongs_to_one_width(
 def test_a_client_is_asked_for_no_width_that_it_does_not_offer_or_that_the_run_does_not_allow():
     fronts = {"slow": with_offer(a_front(60.0), QUARTER), **{f"fast-{i}": a_front(5.0) for i in range(5)}}
     for allowed, asked in (((0.25,), 0.25), ((0.75, 0.5), 1.0), ((), 1.0)):
-        plan = plan_joint(fronts, list(fronts), GOAL, JointContext(widths=allowed))
+        plan = plan_joint(fronts, list(fronts), GOAL, JointContext({"slow": 3.0, "fast-0": 1.0}, widths=allowed))
         assert min(goal.width for goal in plan.goals.values()) == asked
 
 
