@@ -248,7 +248,8 @@ async def replay_hours(service: int, hours: int, boards: int, folder: Path, cloc
         wall_s, rows = time.monotonic() - begun_s, boards * HOUR_S
         line = {"hour": hour + 1.0, "rows/s": rows / wall_s} | measure_hour(service, folder, before["cpu"], rows)
         line |= {name: 1e3 * float(np.percentile(connections.took_s, at)) for name, at in ANSWERS.items()}
-        lines.append(line | {name: measure_page_ms(port, path) for name, path in PAGE.items()})
+        # In a thread, so that connections which the service closes meanwhile are seen.
+        lines.append(line | {name: await asyncio.to_thread(measure_page_ms, port, path) for name, path in PAGE.items()})
         print("".join(f"{name:>11}" for name in lines[0]) + "\n" if hour == 0 else "", end="")
         print("".join(f"{value:11,.1f}" for value in lines[-1].values()), flush=True)
     third = max(1, len(lines) // 3)

@@ -185,10 +185,10 @@ class TelemetryIngest:
 
     def _keep_store(self, now_s: float) -> None:
         """Delete old samples, and merge files of the store."""
-        limits = {"max_bytes": self._limits.most_bytes, "max_age_s": self._limits.most_age_s}
+        max_bytes, max_age_s = self._limits.most_bytes, self._limits.most_age_s
         try:
-            forget_old(self._folder, "samples", **limits, now_s=now_s)
-            merge_parts(self._folder, "samples", **limits)
+            forget_old(self._folder, "samples", max_bytes=max_bytes, max_age_s=max_age_s, now_s=now_s)
+            merge_parts(self._folder, "samples", max_bytes=max_bytes, max_age_s=max_age_s)
         except (OSError, ValueError, FedgeError) as error:  # Arrow's are of the first two kinds
             logger.warning("the store cannot be held against its limits: %s", error)
 

@@ -63,7 +63,7 @@ class FaultOutcome:
 
 
 def try_point(attack: Attack, fault: str, number: int) -> FaultOutcome:
-    with tempfile.TemporaryDirectory(prefix="fedge-fault-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fedge-fault-", ignore_cleanup_errors=True) as folder:
         try:
             hit = attack(Random(number), Path(folder), fault)
         except NotHeld as failure:
