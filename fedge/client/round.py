@@ -161,9 +161,7 @@ def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, i
     return mode, steps
 
 
-def _choose_probe_mode(
-    state: RoundState, snapshot: RoundSnapshot, room: probe_choice.ProbeBudget
-) -> PowerMode | None:
+def _choose_probe_mode(state: RoundState, snapshot: RoundSnapshot, room: probe_choice.ProbeBudget) -> PowerMode | None:
     """Choose the fastest mode first, then one whose doubted measurement is worth a repeat, then informative modes, then
     one for later runs, then preferred modes, then the one that may save most.
     """
@@ -189,18 +187,24 @@ def _choose_probe_mode(
         explorer.tell(to_reference(context.corrections, own_measurements)[1])
         if len(suggested := explorer.ask(1)):
             return suggested[0]
+    wished = None
     if context.gives_back and "deadline_s" not in state.goal.limits:
         measured = {measurement.mode for measurement in (*own_measurements, *state.shared)}
-        anchor = probe_choice.find_anchor_mode(snapshot.predictions, context.fastest_mode, measured, room)
-        if anchor is not None:
-            return anchor
-    for mode in snapshot.preferred_modes:
-        if mode not in snapshot.known_modes and probe_choice.is_probe_worthwhile(
+        wished = probe_choice.find_anchor_mode(snapshot.predictions, context.fastest_mode, measured, room)
+    preferred = (
+        mode
+        for mode in snapshot.preferred_modes
+        if mode not in snapshot.known_modes
+        and probe_choice.is_probe_worthwhile(
             snapshot.predictions, snapshot.front.idle_w, mode=mode, known=snapshot.known_modes, room=room
-        ):
-            return mode
-    return probe_choice.find_most_saving_mode(
-        snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room, sure_sd_log=snapshot.sure_sd_log
+        )
+    )
+    return (
+        wished
+        or next(preferred, None)
+        or probe_choice.find_most_saving_mode(
+            snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room, sure_sd_log=snapshot.sure_sd_log
+        )
     )
 
 

@@ -190,7 +190,7 @@ def find_mode_to_repeat(
 def find_anchor_mode(
     predictions: Predictions, fastest: PowerMode, measured: Collection[PowerMode], room: ProbeBudget
 ) -> PowerMode | None:
-    """Return the mode to probe for later runs, or None if every such mode would take too long.
+    """Return the mode to probe for later runs, or None in short runs and if every such mode would take too long.
 
     It has all cores at their top clock, at most half of the GPU's, and the lowest memory clock that costs little.
 
@@ -200,14 +200,12 @@ def find_anchor_mode(
         measured: Modes that were measured on boards of the kind; one with at most half of the GPU's clock is enough.
         room: What is left of the round.
     """
-    if any(2 * mode.gpu_mhz <= fastest.gpu_mhz for mode in measured):
+    if room.rounds_left < FEW_ROUNDS or any(2 * mode.gpu_mhz <= fastest.gpu_mhz for mode in measured):
         return None
     cores, cpu_mhz, gpu_mhz, mem_mhz = predictions.modes.knobs.T
     steps = count_probe_steps(predictions.step_s, room)
     found = (cores == fastest.cores) & (cpu_mhz == fastest.cpu_mhz) & (2 * gpu_mhz <= fastest.gpu_mhz)
-    found &= (2 * steps <= room.steps) & (
-        steps * predictions.step_s <= ANCHOR_SHARE * room.rounds_left * room.left_s
-    )
+    found &= (2 * steps <= room.steps) & (steps * predictions.step_s <= ANCHOR_SHARE * room.rounds_left * room.left_s)
     rows = np.flatnonzero(found)
     return predictions.modes[int(rows[np.lexsort((-gpu_mhz[rows], mem_mhz[rows]))[0]])] if len(rows) else None
 

@@ -238,9 +238,7 @@ def read_evidence(folder: Path, entry: KnowledgeEntry) -> Sequence[BoardEvidence
     return [BoardEvidence(entry, entry.boards[0] if entry.boards else entry.id, rows)]
 
 
-def table_measurements(
-    table: ProfileTable, errors: Sequence[tuple[float, float]] = ()
-) -> tuple[Measurement, ...]:
+def table_measurements(table: ProfileTable, errors: Sequence[tuple[float, float]] = ()) -> tuple[Measurement, ...]:
     """Return the rows of a table as measurements, with their standard errors if these are known of every row."""
     known = errors if len(errors) == len(table.modes) else [(0.0, 0.0)] * len(table.modes)
     columns = zip(table.modes, table.step_s.tolist(), table.power_w.tolist(), known, strict=True)

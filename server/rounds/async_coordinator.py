@@ -123,7 +123,9 @@ class AsyncCoordinator(RunLoop):
         )
         goals = self._build_goals(state, chosen)
         replies = self.requests.request_training(task, goals, state.states, state.histories)
-        state.events += note_recorded(state.observe_fleet(), state.version + 1, (one.answer for one in replies.values()))
+        state.events += note_recorded(
+            state.observe_fleet(), state.version + 1, (one.answer for one in replies.values())
+        )
         moment = state.dispatches + 1
         for name in chosen:
             history = state.histories[name]

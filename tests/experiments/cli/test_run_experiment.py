@@ -82,7 +82,9 @@ def test_the_terminal_says_in_one_line_what_a_step_costs():
         assert line.endswith("; the trained model has 24.7 kB")
 
 
-@pytest.mark.parametrize(("given", "loaded"), [({}, "workers (image files, "), ({"loading": "cached"}, "cached (samples")])
+@pytest.mark.parametrize(
+    ("given", "loaded"), [({}, "workers (image files, "), ({"loading": "cached"}, "cached (samples")]
+)
 def test_the_terminal_says_whether_a_network_s_price_has_the_loading_of_images(tmp_path, given, loaded):
     workload = {"task": "digits-cnn", "network": {"model": "digits-cnn", **given}}
     path = tmp_path / "run.yaml"
