@@ -192,8 +192,7 @@ def check_numbers(where: Callable[[Sequence[Any]], str], given: Any, read: Any, 
     """
     if isinstance(given, bool) and not isinstance(read, bool):
         raise BadInput(where(location), format_value(given), "a number")
-    quoted = isinstance(given, str) and isinstance(read, int | float)
-    if quoted and not yaml.SafeLoader("").resolve(yaml.ScalarNode, given, (True, False)).endswith(":str"):
+    if isinstance(given, str) and isinstance(read, int | float) and not isinstance(yaml.safe_load(given), str):
         right = "true or false" if isinstance(read, bool) else "a number"
         raise BadInput(where(location), format_value(given), f"{right}, without quotation marks")
     if isinstance(given, Mapping) and isinstance(read, Mapping):

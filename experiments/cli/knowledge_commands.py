@@ -86,7 +86,8 @@ def show(entry: Entry, folder: Folder = None, as_json: AsJson = False) -> None:
     shown = {name: value for name, value in dataclasses.asdict(found).items() if value not in (None, "", (), {})}
     if found.errors:
         columns = zip(("time", "power"), zip(*found.errors, strict=True), strict=True)
-        shown["errors"] = ", ".join(f"{name} {min(errors):.1%} to {max(errors):.1%}" for name, errors in columns)
+        ranges = ((name, 100 * min(errors), 100 * max(errors)) for name, errors in columns)
+        shown["errors"] = ", ".join(f"{name} {low:.1f} to {high:.1f} %" for name, low, high in ranges)
     print_facts(make_console(), ((name, str(value)) for name, value in shown.items()))
 
 
@@ -160,5 +161,5 @@ def _describe(entry: KnowledgeEntry) -> str:
 
     rows = f"{entry.rows} {'measurements' if entry.form == 'run' else 'modes'}, {entry.label}"
     unsure = sum(max(errors) >= UNSURE_SE_LOG for errors in entry.errors)
-    rows += f", {unsure} unsure by {UNSURE_SE_LOG:.0%} or more" if unsure else ""
+    rows += f", {unsure} unsure by {100 * UNSURE_SE_LOG:.0f} % or more" if unsure else ""
     return f"{entry.id} ({entry.device}, {entry.workload} at batch {entry.batch_size}: {rows})"

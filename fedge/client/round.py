@@ -198,21 +198,27 @@ def _choose_probe_mode(state: RoundState, snapshot: RoundSnapshot, room: probe_c
         explorer.tell(to_reference(context.corrections, own_measurements)[1])
         if len(suggested := explorer.ask(1)):
             return suggested[0]
+    wished = None
     if context.gives_back and "deadline_s" not in state.goal.limits:
         measured = {measurement.mode for measurement in (*own_measurements, *state.shared)}
-        anchor = probe_choice.find_anchor_mode(snapshot.predictions, context.fastest_mode, measured, room)
-        if anchor is not None:
-            return anchor
+        wished = probe_choice.find_anchor_mode(snapshot.predictions, context.fastest_mode, measured, room)
     preferred = snapshot.preferred_modes
     if preferred is None:
         preferred = _list_preferred_modes(context, snapshot.predictions, snapshot.front, snapshot.goal)
-    for mode in preferred:
-        if mode not in snapshot.known_modes and probe_choice.is_probe_worthwhile(
+    worthwhile = (
+        mode
+        for mode in preferred
+        if mode not in snapshot.known_modes
+        and probe_choice.is_probe_worthwhile(
             snapshot.predictions, snapshot.front.idle_w, mode=mode, known=snapshot.known_modes, room=room
-        ):
-            return mode
-    return probe_choice.find_most_saving_mode(
-        snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room, sure_sd_log=snapshot.sure_sd_log
+        )
+    )
+    return (
+        wished
+        or next(worthwhile, None)
+        or probe_choice.find_most_saving_mode(
+            snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room, sure_sd_log=snapshot.sure_sd_log
+        )
     )
 
 

@@ -190,7 +190,7 @@ def find_mode_to_repeat(
 def find_anchor_mode(
     predictions: Predictions, fastest: PowerMode, measured: Collection[PowerMode], room: ProbeBudget
 ) -> PowerMode | None:
-    """Return the mode to probe for later runs, or None if every such mode would take too long.
+    """Return the mode to probe for later runs, or None in short runs and if every such mode would take too long.
 
     It has all cores at their top clock, at most half of the GPU's, and the lowest memory clock that costs little.
 
@@ -200,7 +200,7 @@ def find_anchor_mode(
         measured: Modes that were measured on boards of the kind; one with at most half of the GPU's clock is enough.
         room: What is left of the round.
     """
-    if any(2 * mode.gpu_mhz <= fastest.gpu_mhz for mode in measured):
+    if room.rounds_left < FEW_ROUNDS or any(2 * mode.gpu_mhz <= fastest.gpu_mhz for mode in measured):
         return None
     cores, cpu_mhz, gpu_mhz, mem_mhz = predictions.modes.knobs.T
     steps = count_probe_steps(predictions.step_s, room)

@@ -146,14 +146,13 @@ def power_mode(
         limits,
         knowledge,
     )
-    own = None if given.network is None else NetworkSpec(model=given.network, input=given.input_shape)
     options = PowerModeOptions(
         policy,
         limits=limits,
         devices=given.device,
         workload=WorkloadSpec(
             cost=cost or WorkloadSpec().cost,
-            network=own,
+            network=None if given.network is None else NetworkSpec(model=given.network, input=given.input_shape),
             batch_size=given.batch_size,
             local_epochs=1.0,
             model_mb=NO_TRANSFER_MB,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -356,17 +356,12 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
     same = (owner[:, None] == owner).astype(np.float64)
     here = np.array([board is None for board in boards], dtype=np.float64)
 
-    def rows(logs: list[float], errors: list[float], noise_sd: float, offset_sd: float) -> QuantityRows:
-        alone = [error if error >= UNSURE_SE_LOG else noise_sd for error in errors]
-        noise = [
-            (THROTTLED_SD if group[0].throttled else sd) / np.sqrt(len(group))
-            for group, sd in zip(kept, alone, strict=True)
-        ]
+    def rows(logs: list[float], noise_sd: Floats, offset_sd: float) -> QuantityRows:
         apart = offset_sd if any(board is not None for board in boards) else 0.0
         return QuantityRows(
             x,
             log=np.array(logs),
-            noise_sd=np.array(noise),
+            noise_sd=noise_sd,
             offset=apart**2 * same,
             offset_here=apart**2 * here,
             offset_sd=apart,
@@ -375,13 +370,23 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
 
     seconds = [statistics.median(math.log(m.step_s) for m in group) for group in kept]
     watts = [statistics.median(math.log(m.power_w) for m in group) for group in kept]
-    time_errors = [statistics.median(m.time_se_log for m in group) for group in kept]
-    power_errors = [statistics.median(m.power_se_log for m in group) for group in kept]
     return PooledMeasurements(
-        rows(seconds, time_errors, NOISE_TIME_SD, OFFSET_TIME_SD),
-        rows(watts, power_errors, NOISE_POWER_SD, OFFSET_POWER_SD),
+        rows(seconds, _compute_noise(kept, NOISE_TIME_SD, lambda one: one.time_se_log), OFFSET_TIME_SD),
+        rows(watts, _compute_noise(kept, NOISE_POWER_SD, lambda one: one.power_se_log), OFFSET_POWER_SD),
         misfit_correlation(x, x) * _kind_correlation(same),
     )
+
+
+def _compute_noise(
+    groups: Sequence[Sequence[Measurement]], noise_sd: float, read_error: Callable[[Measurement], float]
+) -> Floats:
+    """Return the noise of the median of each group of repeats, log units."""
+    noise = []
+    for group in groups:
+        error = statistics.median(map(read_error, group))
+        alone = THROTTLED_SD if group[0].throttled else error if error >= UNSURE_SE_LOG else noise_sd
+        noise.append(alone / np.sqrt(len(group)))
+    return np.array(noise)
 
 
 def correlate_with_rows(rows: QuantityRows, x: Floats | KnobTable) -> Float32Array:

@@ -45,7 +45,7 @@ def test_a_profile_is_imported_with_its_label_and_its_board(fedge, table):
     assert (entry["label"], entry["boards"]) == ("estimated", ["nano-1@seed-3"])
     assert json.loads(fedge("knowledge", "show", "table", "--knowledge", "k", "--json").out) == entry
     assert len(entry["errors"]) == 24
-    assert "errors     time 0." in fedge("knowledge", "show", "table", "--knowledge", "k").out
+    assert "errors      time 0." in fedge("knowledge", "show", "table", "--knowledge", "k").out
     assert fedge("knowledge", "list", "--knowledge", "k", "--board", "tx2").out.startswith("nothing is known yet")
 
 
