@@ -301,9 +301,8 @@ def replay_telemetry(hours: int, boards: int, folder: Path) -> None:
     print(f"opened again in {time.monotonic() - begun_s:.1f} s")
     with open_run(folder / "store") as store:
         counted = store.query(COUNT_QUERY).to_pylist()[0]
-    print(
-        f"rows sent {boards * hours * HOUR_S:,}, stored {counted['stored']:,}, {counted['least']:,} to {counted['most']:,} a board"
-    )
+    print(f"rows sent {boards * hours * HOUR_S:,}, stored {counted['stored']:,}")
+    print(f"rows of a board {counted['least']:,} to {counted['most']:,}")
 
 
 if __name__ == "__main__":
