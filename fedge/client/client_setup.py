@@ -91,7 +91,7 @@ class ClientSetup:
         width = 1.0 if request.goal is None else request.goal.width
         if self.scaling is None or width >= self.scaling.width:
             return self
-        return dataclasses.replace(self, scaling=dataclasses.replace(self.scaling, width=width))
+        return dataclasses.replace(self, scaling=self.scaling.limit_width(width))
 
     def offer_narrow(self, front: Front, attempt: ScaleAttempt | None, state: ClientState) -> Front:
         """Return a front at the scale of an attempt with the narrower networks that the plan may ask for."""

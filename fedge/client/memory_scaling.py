@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Self
 
 from fedge.client.inference_service import find_inferred_network
@@ -75,6 +75,8 @@ class ScalingContext:
     is_width_planned: bool = False
     _needs: dict[TrainingScale, StepNeed] = field(default_factory=dict)
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
+    _shares: dict[float, float] = field(default_factory=dict)
+    _by_width: dict[float, ScalingContext] = field(default_factory=dict)
 
     @property
     def asked_scale(self) -> TrainingScale:
@@ -92,8 +94,16 @@ class ScalingContext:
         """Return the share of the network's parameters that a client trains; None stands for the requested scale."""
         if scale is None or scale.width == 1.0:
             return 1.0
-        narrow = narrow_network(self.network, scale.width)
-        return narrow.trained_parameters / max(1, self.network.trained_parameters)
+        if scale.width not in self._shares:
+            narrow = narrow_network(self.network, scale.width)
+            self._shares[scale.width] = narrow.trained_parameters / max(1, self.network.trained_parameters)
+        return self._shares[scale.width]
+
+    def limit_width(self, width: float) -> ScalingContext:
+        """Return the options with another largest width; the same object each time, so that its choices are kept."""
+        if width not in self._by_width:
+            self._by_width[width] = dataclasses.replace(self, width=width)
+        return self._by_width[width]
 
     def step_time_ratio(self, scale: TrainingScale | None) -> float:
         """Return the step time relative to the requested scale; 1 for None, which stands for that scale."""
@@ -172,6 +182,7 @@ def build_scaling_context(
     if work.layers is None:
         work = dataclasses.replace(work, layers=find_known_layers(work.name))
 
+    @cache
     def may() -> bool:
         return can_narrow_clients(experiment) and narrow()
 
@@ -269,7 +280,7 @@ def build_narrow_offers(scaling: ScalingContext, attempt: ScaleAttempt, state: C
     """Return what the allowed widths below the scale of ``attempt`` cost relative to it, those that memory allows."""
     offers, whole = [], attempt.scale
     for width in sorted({width for width in scaling.allowed_widths if width < whole.width}, reverse=True):
-        narrow = choose_first_attempt(dataclasses.replace(scaling, width=width), state).scale
+        narrow = choose_first_attempt(scaling.limit_width(width), state).scale
         if narrow.width != width or not scaling.can_narrow():
             continue
         per_step = scaling.step_time_ratio(narrow) / scaling.step_time_ratio(whole)
