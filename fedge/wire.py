@@ -146,8 +146,10 @@ def to_json(value: object) -> str:
 
     try:
         text = pydantic_core.to_json(value, inf_nan_mode="constants", fallback=list_fields)
-    except pydantic_core.PydanticSerializationError:  # a text that is no UTF-8: Python escapes it, in thrice the time
-        return json.dumps(value, default=list_fields, separators=(",", ":"))
+    except pydantic_core.PydanticSerializationError:  # such as the name of a file that is no UTF-8
+        text = json.dumps(value, default=list_fields, separators=(",", ":"), ensure_ascii=False).encode(
+            "utf-8", "replace"
+        )
     return text.decode()
 
 

@@ -29,7 +29,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedge.atomic_files import replace_file, write_text
 from fedge.errors import BadInput, FedgeError, one_line
-from fedge.json_reader import read_json
+from fedge.json_reader import parse_json, read_json
 from fedge.types import Label, Measurement, MemoryObservation
 from fedge.wire import InvalidMessage, from_json, to_json
 
@@ -113,7 +113,7 @@ def add_entry(folder: Path, entry: KnowledgeEntry, content: bytes) -> None:
         BadInput: The folder cannot be written, or the entry is none that would be listed.
     """
     try:
-        _parse_entry(json.loads(to_json(entry)))
+        _parse_entry(parse_json(to_json(entry)))
     except ValueError as error:
         raise BadInput(f"{folder}: {entry.id}", _first_line(error), "file and workload as fedge names them") from error
     with _changing(folder):

@@ -242,7 +242,7 @@ def _sum_by_board(table: Any) -> dict[str, float]:
 # A run for analysis: as Arrow, pandas or records, or with read-only SQL -----------------------------------------------
 
 
-NAMES = tuple(table.name for table in reversed(TABLES))
+NAMES = ("rounds", "clients", "evaluations", "events", "samples")
 INTERRUPT_S = 0.05
 """Seconds between two attempts to interrupt a query."""
 BEGINS_WITHIN_S = 5.0

@@ -147,11 +147,7 @@ class Coordinator(RunLoop):
             pending=late.pending,
             others_at_work=bool(self.overdue.busy_boards()),
         )
-        fleet = update_histories(late.fleet, opening.number, settled, answers)
-        fleet = dataclasses.replace(fleet, histories=availability.leave_out(settled.clients, fleet.histories))
-        fleet = apply_late_reports(fleet, late.pending, after_s=fleet.clock_s, until_s=settled.end_s)
-        idle = [name for name in availability.names if name not in answers]
-        fleet, rested_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
+        fleet, rested_j = _update_fleet(opening, availability, late, settled, answers)
         evaluated = evaluate_on_clients(
             self.requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
         )
@@ -300,6 +296,21 @@ class Coordinator(RunLoop):
         decisions += note_recorded(opening.fleet, opening.number, answers.values())
         self.tables.append((*decisions, *settled.clients, *settled.events, *traced.events, *traced.traces))
         return settled
+
+
+def _update_fleet(
+    opening: RoundOpening,
+    availability: FleetAvailability,
+    late: LateUpdate,
+    settled: RoundSettlement,
+    answers: Mapping[str, ReplyMessage],
+) -> tuple[FleetState, float]:
+    """Return the clients at the end of a settled round, and the energy of those that took no part, in joules."""
+    fleet = update_histories(late.fleet, opening.number, settled, answers)
+    fleet = dataclasses.replace(fleet, histories=availability.leave_out(settled.clients, fleet.histories))
+    fleet = apply_late_reports(fleet, late.pending, after_s=fleet.clock_s, until_s=settled.end_s)
+    idle = [name for name in availability.names if name not in answers]
+    return charge_idle_clients(availability, fleet, idle, settled.end_s)
 
 
 def _take_residuals(settled: RoundSettlement, replies: Mapping[str, IncomingReply]) -> dict[str, Floats32]:
