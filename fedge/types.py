@@ -813,13 +813,14 @@ class LinkUse:
 
     An encoded update has ``up_share`` of the model's bytes; ``up_s`` and ``radio_j`` then include the ``encode_s``
     seconds and ``encode_j`` joules of encoding it, which are estimated. ``latency_s`` is the part of ``up_s`` that does
-    not depend on bytes.
+    not depend on bytes. Of ``moved_mb``, the MB of both, ``down_mb`` are of the download.
     """
 
     down_s: float
     up_s: float
     radio_j: float
     moved_mb: float = 0.0
+    down_mb: float = 0.0
     latency_s: float = 0.0
     up_share: float = 1.0
     encode_s: float = 0.0

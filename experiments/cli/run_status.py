@@ -131,7 +131,8 @@ def _list_problems(
     if summary["late"]:
         yield f"{summary['late']} replies came after the deadline (docs/explanation/stragglers.md)"
     if summary["infeasible"]:
-        yield f"{summary['infeasible']} times no mode met the goal: a longer deadline or max_slowdown allows more"
+        cure = "a longer deadline or max_slowdown allows more"
+        yield f"{summary['infeasible']} times no known mode could meet the goal: {cure}"
     if summary["ended"]:
         yield f"the energy budget ended it: {summary['ended']}"
 

@@ -200,7 +200,9 @@ def arena(
     shown = list_arena_tables(result)
     outputs.deliver(result, lambda console: print_tables(console, shown))
     if docs is not None:
-        _document(docs, shown[0], f"arena {folder.name} --target-accuracy {result.target:g}")
+        limits = {"--max-s": within_s, "--max-j": within_j, "--disturbed": disturbed}
+        given = "".join(f" {option} {value}" for option, value in limits.items() if value is not None)
+        _document(docs, shown[0], f"arena {folder} --target-accuracy {result.target:g}{given}")
 
 
 def _check_block(page: Path | None, key: str) -> None:

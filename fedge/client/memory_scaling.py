@@ -76,7 +76,7 @@ class ScalingContext:
     _needs: dict[TrainingScale, StepNeed] = field(default_factory=dict)
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
     _shares: dict[float, float] = field(default_factory=dict)
-    _by_width: dict[float, ScalingContext] = field(default_factory=dict)
+    _by_width: dict[float, ScalingContext] = field(init=False, default_factory=dict)
 
     @property
     def asked_scale(self) -> TrainingScale:
@@ -278,10 +278,12 @@ def choose_first_attempt(scaling: ScalingContext, state: ClientState) -> ScaleAt
 
 def build_narrow_offers(scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> tuple[NarrowOffer, ...]:
     """Return what the allowed widths below the scale of ``attempt`` cost relative to it, those that memory allows."""
+    if not scaling.can_narrow():
+        return ()
     offers, whole = [], attempt.scale
     for width in sorted({width for width in scaling.allowed_widths if width < whole.width}, reverse=True):
         narrow = choose_first_attempt(scaling.limit_width(width), state).scale
-        if narrow.width != width or not scaling.can_narrow():
+        if narrow.width != width:
             continue
         per_step = scaling.step_time_ratio(narrow) / scaling.step_time_ratio(whole)
         sent = scaling.parameter_share(narrow) / scaling.parameter_share(whole)

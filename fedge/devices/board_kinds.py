@@ -349,6 +349,7 @@ class NetworkLink:
             up_s=up_s + spent_s,
             radio_j=self.radio_w * (down_s + up_s) + spent_j,
             moved_mb=1e-6 * (down_bytes + up_share * up_bytes),
+            down_mb=1e-6 * down_bytes,
             latency_s=self.latency_s,
             up_share=up_share,
             encode_s=encode_s,

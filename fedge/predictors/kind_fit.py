@@ -213,7 +213,7 @@ def fit_boards(
     """
     split = [split_by_board(every) for every in measurements]
     evidence = {
-        place: _KindEvidence(known.maxn, known.priors, known.references, known.errors, peers)
+        place: _KindEvidence(known.maxn, known.priors, known.references, errors=known.errors, measurements=peers)
         for place, (known, (own, peers)) in enumerate(zip(knowledge, split, strict=True))
         if has_enough_peers(own, peers)
     }

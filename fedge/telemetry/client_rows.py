@@ -114,12 +114,11 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
 
 
 def _compute_moved_mb(link: LinkUse, spent: CompletedWork) -> float:
-    """Return the MB moved by a client that may have been cut off during a transfer; both directions carry one model."""
+    """Return the MB moved by a client that may have been cut off during a transfer."""
     if spent.up_s >= link.up_s * (1.0 - 1e-9):
         return link.moved_mb
-    down_mb = link.moved_mb / (1.0 + link.up_share)
     down_share = min(1.0, spent.down_s / link.down_s) if link.down_s > 0 else 1.0
-    return down_mb * (down_share + link.up_share * spent.up_s / link.up_s)
+    return link.down_mb * down_share + (link.moved_mb - link.down_mb) * spent.up_s / link.up_s
 
 
 def failed_row(opening: RoundStart, part: ClientPart, answer: ReplyMessage) -> ClientRow:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import replace_file, sync_folder
+from fedge.errors import BadInput
 from fedge.telemetry import store_files
 from fedge.telemetry.store_reader import read_snapshot, retry_while_changing
 from fedge.telemetry.store_schema import BY_NAME, SAMPLES, StoreTable, arrow_schema, fit_to_schema
@@ -76,12 +77,21 @@ def _find_mergeable(
     kinds = [_rank_width(path) for path in parts]
     for first in range(len(parts) - MERGED_PARTS + 1):
         group = parts[first : first + MERGED_PARTS]
-        if kinds[first] == 2 or len(set(kinds[first : first + MERGED_PARTS])) > 1:
+        if kinds[first] == 2 or len(set(kinds[first : first + MERGED_PARTS])) > 1 or not all(map(_is_whole, group)):
             continue
         span_s = store_files.read_greatest(group[-1], table.time) - store_files.read_greatest(group[0], table.time)
         if sum(map(store_files.size_bytes, group)) <= MERGED_SHARE * max_bytes and span_s <= MERGED_SHARE * max_age_s:
             return group
     return []
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a part can be read: a damaged one stays by itself, as its neighbours would be lost with it."""
+    try:
+        store_files.check_part(path, path.stat().st_mtime_ns)
+    except (BadInput, OSError):
+        return False
+    return True
 
 
 def _rank_width(path: Path) -> int:

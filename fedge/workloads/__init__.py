@@ -197,6 +197,8 @@ def _build_own_task(factory: Any, name: str, where: str, given: Mapping[str, Any
 
 NULL_TASK = "none"
 """Its name in experiments."""
+NOTHING = "nothing"
+"""Name of the array of its model, of which there is no loss."""
 NULL_SAMPLES = 10_000
 """Samples that the fleet stands for by default."""
 
@@ -218,7 +220,7 @@ class NullTask:
     def initial_arrays(self, seed: int) -> NamedArrays:
         import numpy as np
 
-        return {"nothing": np.zeros(1, dtype=np.float32)}
+        return {NOTHING: np.zeros(1, dtype=np.float32)}
 
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> NullTraining:
         return NullTraining(arrays)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +94,11 @@ def build_strategy(spec: StrategySpec, where: str = "strategy") -> Strategy:
     if unknown:
         got, right = repr(spec.options[unknown[0]]), f"known: {list_known(unknown[0], accepted)}"
         raise BadInput(f"{where}.options.{unknown[0]}", got, right)
+    for key, value in spec.options.items() if str(make.__module__).startswith("flwr.") else ():  # others check theirs
+        default = accepted[key].default
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(default, int | float) and not isinstance(default, bool) and not is_number:
+            raise BadInput(f"{where}.options.{key}", repr(value), "a finite number")
     try:
         strategy: Strategy = make(**options | spec.options)
     except (TypeError, ValueError) as error:
@@ -294,7 +300,6 @@ _REBUILD_BY_KIND: dict[str, Callable[[dict[str, np.ndarray]], Any]] = {
     "dict": dict,
     "list": lambda values: list(values.values()),
     "number": lambda values: values["0"].item(),
-    "float": lambda values: values["0"].item(),  # of earlier checkpoints
 }
 
 

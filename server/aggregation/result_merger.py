@@ -7,16 +7,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
-from fedge.decisions.planning.joint_planner import SHARES
 from fedge.errors import RunFailed, describe_error
 from fedge.experiment import Experiment
 from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import REFUSED, EventRow
-from fedge.types import NamedArrays
+from fedge.types import NamedArrays, RoundGoal
 from server.aggregation.aggregator import Aggregator, Contribution
 from server.aggregation.contribution_weights import (
     LocalSgd,
@@ -31,6 +31,7 @@ from server.state.checkpoint import PendingResult
 from server.state.client_traces import strip_trace
 from server.transport.client_port import IncomingReply
 
+NO_GOALS: Mapping[str, RoundGoal] = MappingProxyType({})
 MAX_NAMED_BOARDS = 8
 """Clients whose reasons are listed when a run fails; a default that keeps the message readable in a terminal."""
 
@@ -53,6 +54,7 @@ def merge_replies(
     settled: RoundSettlement,
     replies: Mapping[str, IncomingReply],
     pending: Sequence[PendingResult],
+    goals: Mapping[str, RoundGoal] = NO_GOALS,
     others_at_work: bool = False,
 ) -> MergedModel:
     """Merge the accepted results of a round, and the pending late results that have arrived by its end.
@@ -81,7 +83,8 @@ def merge_replies(
         work = experiment.workload
         rate = work.learning_rate if task.learning_rate is None else task.learning_rate
         sgd = LocalSgd(work.momentum, rate * task.proximal_mu)
-        possible = [_limit_steps(one, max(SHARES) * work.local_epochs) for one in contributions]
+        shares = {board: goal.share for board, goal in goals.items()}
+        possible = [_limit_steps(one, shares.get(one.board, 1.0) * work.local_epochs) for one in contributions]
         contributions = normalise_contributions(task.arrays, learnt, possible, sgd)
     with report_strategy_errors(experiment, task.round):
         arrays = aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))

@@ -190,7 +190,7 @@ class TelemetryIngest:
             forget_old(self._folder, "samples", max_bytes=max_bytes, max_age_s=max_age_s, now_s=now_s)
             merge_parts(self._folder, "samples", max_bytes=max_bytes, max_age_s=max_age_s)
         except (OSError, ValueError, FedgeError) as error:  # Arrow's are of the first two kinds
-            logger.warning("the store cannot be held against its limits: %s", error)
+            logger.warning("the store's old samples are not deleted, or its files not merged: %s", error)
 
     def _save(self) -> None:
         path = self._folder / BOOKS_FILE

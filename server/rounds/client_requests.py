@@ -40,7 +40,7 @@ from fedge.types import (
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
-from fedge.workloads import NULL_TASK
+from fedge.workloads import NOTHING
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.contribution_weights import NarrowShapes
 from server.rounds.shared_measurements import share_measurements
@@ -163,8 +163,6 @@ class FleetRequests:
             board: validate_reply(board, reply, task.arrays, self.narrow, trainable=task.trainable)
             for board, reply in replies.items()
         }
-        if self.experiment.workload.task != NULL_TASK:
-            valid = {board: _refuse_unknown_loss(reply) for board, reply in valid.items()}
         return refuse_outliers(valid, task.arrays)
 
     @property
@@ -338,6 +336,8 @@ def validate_reply(
         expected = _select_expected_arrays(reply, arrays, narrow)
         trained = decode_result(expected, trainable, reply.trained)
         decoded = reply if trained is reply.trained else dataclasses.replace(reply, trained=trained)
+        if report.steps and NOTHING not in arrays:
+            _check_loss(trained.loss)
         contribution = to_contribution(board, decoded)
         assert contribution is not None, "it has a report and a result"
         check_arrays(expected, contribution)
@@ -346,12 +346,10 @@ def validate_reply(
     return decoded
 
 
-def _refuse_unknown_loss(reply: IncomingReply) -> IncomingReply:
-    """Refuse a result of training whose loss is no number: some strategies weight the model by it."""
-    trained, report = reply.trained, reply.answer.report
-    if trained is None or report is None or not report.steps or math.isfinite(trained.loss):
-        return reply
-    return _refuse(reply, f"its loss is {trained.loss}; a lower learning rate may help")
+def _check_loss(loss: float) -> None:
+    """Raise ``ArrayMismatch`` for a loss that is no number: some strategies weight results by it."""
+    if not math.isfinite(loss):
+        raise ArrayMismatch(f"its loss is {loss}; a lower learning rate may help")
 
 
 def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:

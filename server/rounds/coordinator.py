@@ -145,6 +145,7 @@ class Coordinator(RunLoop):
             settled=settled,
             replies=replies,
             pending=late.pending,
+            goals=goals,
             others_at_work=bool(self.overdue.busy_boards()),
         )
         fleet, rested_j = _update_fleet(opening, availability, late, settled, answers)

@@ -193,13 +193,10 @@ def _encode_records(records: Mapping[str, Any]) -> NDArray[np.uint8]:
     return np.frombuffer("\n".join(lines).encode(), np.uint8)
 
 
-def _decode_records(
-    name: str, kind: type[R], about: Mapping[str, str], tensors: Mapping[str, NDArray[np.generic]]
-) -> dict[str, R]:
-    """Decode the output of ``_encode_records``, or what an earlier version wrote into the header."""
-    if name in about:
-        return {board: from_json(kind, text) for board, text in parse_json(about[name]).items()}
-    lines = tensors[_RECORDS + name].tobytes().decode().splitlines()
+def _decode_records(name: str, kind: type[R], tensors: Mapping[str, NDArray[np.generic]]) -> dict[str, R]:
+    """Decode the output of ``_encode_records``."""
+    text = tensors[_RECORDS + name].tobytes().decode()
+    lines = text.split("\n") if text else []  # unlike splitlines, not at line ends within a text
     return {parse_json(board): from_json(kind, text) for board, text in zip(lines[::2], lines[1::2], strict=True)}
 
 
@@ -262,9 +259,9 @@ def _load(path: Path) -> RunState:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
         fleet = FleetState(
             clock_s=float(about["clock_s"]),
-            states=_decode_records("states", ClientState, about, tensors),
-            fronts=_decode_records("fronts", Front, about, tensors),
-            histories=_decode_records("histories", ClientHistory, about, tensors),
+            states=_decode_records("states", ClientState, tensors),
+            fronts=_decode_records("fronts", Front, tensors),
+            histories=_decode_records("histories", ClientHistory, tensors),
         )
         return RunState(
             round=int(about["round"]),

@@ -7,7 +7,7 @@ from fedge.wire import ClientState, ReplyMessage
 
 MAXN, LOW = PowerMode(4, 1479.0, 921.6, 1600.0), PowerMode(2, 1132.8, 460.8, 800.0)
 IDLE_W, MAXN_IDLE_W = 2.0, 3.0
-LINK = LinkUse(0.5, 1.5, 1.0, moved_mb=80.0)
+LINK = LinkUse(0.5, 1.5, 1.0, moved_mb=80.0, down_mb=50.0)
 
 
 def front(scale: float = 1.0) -> Front:

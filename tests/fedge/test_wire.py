@@ -32,7 +32,7 @@ def test_a_loss_that_is_not_a_number_survives_the_journey():
     assert math.isnan(measured.step_s)
 
 
-def test_a_reason_that_is_no_utf8_survives_the_journey():
+def test_a_reason_that_is_no_utf8_arrives_with_question_marks():
     answer = ReplyMessage("nano-1", error="no file a\udc80b")
 
     assert from_json(ReplyMessage, to_json(answer)).error == "no file a?b"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, product
@@ -61,11 +62,15 @@ class SeedGroup:
 
 
 def group_by_experiment(runs: Sequence[LoadedRun]) -> tuple[SeedGroup, ...]:
-    """Group the runs that differ only in the seed, in the order of their first runs."""
-    groups: dict[str, dict[int, LoadedRun]] = {}
+    """Group the runs that differ only in the seed, in the order of their first runs; a repeated seed begins another."""
+    groups: dict[tuple[str, int], dict[int, LoadedRun]] = {}
+    repeats = Counter[tuple[str, int]]()
     for run in runs:
-        groups.setdefault(experiment_key(run.experiment), {}).setdefault(run.experiment.seed, run)
-    return tuple(SeedGroup(next(iter(by_seed.values())).group_name, by_seed) for by_seed in groups.values())
+        key, seed = experiment_key(run.experiment), run.experiment.seed
+        groups.setdefault((key, repeats[key, seed]), {})[seed] = run
+        repeats[key, seed] += 1
+    firsts = [(repeat, next(iter(by_seed.values())), by_seed) for (_, repeat), by_seed in groups.items()]
+    return tuple(SeedGroup(run.name if repeat else run.group_name, by_seed) for repeat, run, by_seed in firsts)
 
 
 def has_several_seeds(groups: Sequence[SeedGroup]) -> bool:
@@ -346,13 +351,9 @@ def build_seed_sections(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) 
     """Yield the sections of a comparison over seeds; none if no group has two."""
     if not has_several_seeds(groups):
         return
-    counted = {id(run) for group in groups for run in group.runs}
-    ignored = "{} is not counted: a run of its experiment and seed comes before it."
-    repeated = [ignored.format(run.name) for run in runs if id(run) not in counted]
-    notes = Markup().join(render_paragraph(sentence, "caption") for sentence in repeated)
     figures, errors, paired = list_seed_tables(runs, groups)
     bands = tuple(build_band_charts(groups))
-    yield Section("Statistics over seeds", INTERVALS_LEAD, bands, figures.html + errors.html + notes)
+    yield Section("Statistics over seeds", INTERVALS_LEAD, bands, figures.html + errors.html)
     if len(groups) > 1:
         order = "" if len(groups) <= MAX_PAIRED_GROUPS else f" Each group is compared with {groups[0].name}."
         none = render_paragraph("No two groups have a seed in common: there is nothing to pair.")

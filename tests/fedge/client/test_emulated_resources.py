@@ -243,6 +243,16 @@ def test_a_board_offers_the_widths_below_the_one_that_its_memory_asks_for(width,
     assert [offer.work for offer in offers] == sorted((offer.work for offer in offers), reverse=True)
 
 
+def test_without_narrow_networks_nothing_narrow_is_offered_and_a_ruled_out_width_stays_so():
+    scaling = means(experiment(2 * needed_mb(TrainingScale(8))))
+    ruled_out = dataclasses.replace(scaling, can_narrow=lambda: False)
+    attempt = choose_first_attempt(scaling, ClientState())
+
+    assert build_narrow_offers(ruled_out, attempt, ClientState()) == ()
+    assert build_narrow_offers(scaling, attempt, ClientState())
+    assert not ruled_out.limit_width(0.5).can_narrow()
+
+
 def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two():
     what = experiment(1.06 * needed_mb(TrainingScale(8)), with_factor(1.1, 1.4))
 

@@ -174,12 +174,11 @@ def test_a_write_ahead_file_that_a_loss_of_power_brought_back_is_not_read_beside
     assert seconds(many_parts) == ALL
 
 
-def test_a_damaged_part_is_named_and_nothing_of_its_group_is_lost(many_parts):
+def test_a_damaged_part_stays_by_itself_and_others_are_merged(many_parts):
     (many_parts / "store/samples/000002.parquet").write_bytes(b"PAR1 not at all")
 
-    with pytest.raises(BadInput, match=r"samples/000002\.parquet"):
-        merge_parts(many_parts, "samples", MANY, 1e9)
-    assert "000001" in names(many_parts)
+    assert merge_parts(many_parts, "samples", MANY, 1e9) >= 1
+    assert {"000001", "000002"} <= set(names(many_parts))
 
 
 def test_a_boards_samples_are_read_from_parts_of_their_time_alone(many_parts, monkeypatch):

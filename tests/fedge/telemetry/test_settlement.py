@@ -108,7 +108,7 @@ def test_a_cancelled_board_is_booked_until_enough_others_are_done():
     assert (b.status, b.end_s, b.loss, b.staleness) == ("cancelled", 112.0, None, None)
     assert (b.work_s, b.up_s, b.wait_s) == (11.5, 0.0, 0.0)
     assert b.steps == int(10 * 11.5 / 25.0)
-    assert (settled.clients[0].moved_mb, b.moved_mb) == (80.0, 40.0)
+    assert (settled.clients[0].moved_mb, b.moved_mb) == (80.0, 50.0)
     assert b.energy_j == pytest.approx(11.5 * 9.0 + 0.25 * LINK.radio_j + 0.5 * IDLE_W)
     # What MAXN would have taken for work that was not done is no comparison.
     assert round_row(settled, (0.1, 0.9)).maxn_energy_j is None
