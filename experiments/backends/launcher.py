@@ -22,7 +22,7 @@ from experiments.report.run.run_names import describe_changes
 from experiments.report.run.run_summary import find_budget_end, summarise_run
 from experiments.report.run.run_tables import summarize_knowledge
 from experiments.spec import experiment_checks, resource_checks, user_plugins
-from experiments.spec.experiment_loader import build_experiment
+from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import FileLock, write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import WORD, Experiment
@@ -31,7 +31,6 @@ from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
-from fedge.yaml_files import read_yaml_mapping
 
 logger = logging.getLogger(__name__)
 
@@ -237,11 +236,7 @@ def load_saved_experiment(folder: Path) -> Experiment:
     path = folder / run_folder.RUN_YAML
     if not path.is_file():
         raise BadInput(str(folder), run_folder.describe_absence(folder), "the folder of a run")
-    raw = read_yaml_mapping(path, "the experiment of a run")
-    policy = raw.get("policy")
-    if isinstance(policy, dict) and policy.get("narrow_width", 0) is None:
-        del policy["narrow_width"]  # of runs before widths were planned, which can still be reported
-    return build_experiment(raw, path)
+    return load_experiment(path)
 
 
 def _is_finished(experiment: Experiment, folder: Path) -> bool:

@@ -134,8 +134,19 @@ def build_experiment(
         _drop_stale_layers(raw, key)
         set_field(raw, key, value, option)
     with blame_overrides(path, [key for key, _ in changes], option):
+        _drop_narrow_width(raw, path)
         experiment = add_network_layers(resolve_experiment(raw, path), str(path))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
+
+
+def _drop_narrow_width(raw: Mapping[str, Any], path: Path) -> None:
+    """Remove a key of an earlier version, which is in every saved run of it; raise ``BadInput`` if it has a value."""
+    policy = raw.get("policy")
+    if not isinstance(policy, dict) or "narrow_width" not in policy:
+        return
+    if (width := policy.pop("narrow_width")) is not None:
+        right = "no such key any more: joint chooses among workload.memory.widths"
+        raise BadInput(f"{path}: policy.narrow_width", format_value(width), right)
 
 
 @contextmanager
