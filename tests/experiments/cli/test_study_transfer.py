@@ -78,6 +78,6 @@ def test_the_table_of_the_arena_is_written_into_its_block(fedge, tmp_path, monke
 
     assert outcome.code == 0, outcome.err
     text = page.read_text(encoding="utf-8")
-    assert "`fedge study arena swept --target-accuracy 0.8`, 20" in text
+    assert f"`fedge study arena {tmp_path / 'swept'} --target-accuracy 0.8`, 20" in text
     assert "|joint|1|" in text
     assert "old" not in text

@@ -111,7 +111,8 @@ def test_a_strategy_moves_the_model_towards_what_the_boards_learnt(name):
     ("name", "options", "complaint"),
     [
         ("FedTrimmedAvg", {"beta": 0.6}, "what FedTrimmedAvg takes"),
-        ("FedAvgM", {"server_momentum": "much"}, "what FedAvgM takes"),
+        ("FedAvgM", {"server_momentum": "much"}, r"options\.server_momentum: got 'much'; a finite number"),
+        ("FedProx", {"proximal_mu": "abc"}, r"options\.proximal_mu: got 'abc'; a finite number"),
         ("QFedAvg", {}, "client_learning_rate"),
         ("Bulyan", {"malicious": 1}, "known: .*num_malicious_nodes"),
         ("DifferentialPrivacyServerSideFixedClipping", {**PRIVATE, "clipping_norm": -1.0}, "clipping"),
