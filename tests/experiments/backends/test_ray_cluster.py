@@ -19,7 +19,10 @@ from fedge.studies.ray_session import ADDRESS_ADVICE, ADDRESS_VARIABLE, LOOPBACK
 
 @pytest.fixture(autouse=True)
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import ray_constants
+
     monkeypatch.setenv(LOOPBACK_VARIABLE, "0")
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # another test may have imported Ray before
 
 
 @pytest.fixture
