@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,9 @@ def sync_folder(folder: Path) -> None:
 
 logger = logging.getLogger(__name__)
 
+POLL_S = 0.1
+"""Interval at which a lock that is waited for is tried."""
+
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
     """Lock an open file until it is closed, without waiting; return whether no other process holds it.
@@ -78,13 +82,13 @@ class FileLock:
     On a file system without locks a warning is logged and writing goes on without one.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, path: Path, what: str, wait_s: float = 0.0) -> None:
         """Take the lock.
 
         ``what`` names the locked thing in error texts, such as "a store".
 
         Raises:
-            BadInput: Another process holds the lock, or the file cannot be written.
+            BadInput: Another process holds the lock for longer than ``wait_s``, or the file cannot be written.
         """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -92,14 +96,13 @@ class FileLock:
             raise BadInput(str(path), str(error.strerror), "a folder that this user may write to") from error
         self._end = weakref.finalize(self, os.close, fd)
         try:
-            is_own = try_lock(fd)
+            is_own = try_lock(fd) or _wait_for_lock(fd, path, wait_s)
         except OSError as error:
             logger.warning("%s cannot be locked (%s): nothing keeps two writers apart", path, error.strerror)
             is_own = True
         if not is_own:
-            owner = os.pread(fd, 64, 0).decode("ascii", "replace").strip()
+            got = f"{what} that process {_read_owner(fd)} is writing"
             self.release()
-            got = f"{what} that process {owner or '(unknown)'} is writing"
             raise BadInput(str(path.parent), got, "one writer at a time: wait until it is done, or end it")
         _write_owner(fd)
 
@@ -120,6 +123,24 @@ def is_locked(path: Path) -> bool | None:
         return False
     except OSError:
         return None
+
+
+def _wait_for_lock(fd: int, path: Path, wait_s: float) -> bool:
+    """Try to lock an open file for ``wait_s`` seconds; return whether that succeeded."""
+    if wait_s <= 0:
+        return False
+    logger.warning("%s: process %s is still writing; waiting up to %g s for its end", path, _read_owner(fd), wait_s)
+    end_s = time.monotonic() + wait_s
+    while time.monotonic() < end_s:
+        time.sleep(POLL_S)
+        if try_lock(fd):
+            return True
+    return False
+
+
+def _read_owner(fd: int) -> str:
+    """Return the number of the process that locked an open file."""
+    return os.pread(fd, 64, 0).decode("ascii", "replace").strip() or "(unknown)"
 
 
 def _write_owner(fd: int) -> None:

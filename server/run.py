@@ -34,6 +34,8 @@ from server.state.fleet_availability import build_availability
 from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, OverdueReplies
 
 RESUME_ADVICE = "what was told before is kept: mend that, then resume"
+PREDECESSOR_WAIT_S = 60.0
+"""Wait of a resumed run for the server process before it, which outlives a killed SuperLink for some seconds."""
 CLAIM_FILE = ".claim"
 """File of the run folder with a random part of the claim name, so that runs with the same name differ."""
 CLAIM_NAME = re.compile(r".* \((?P<folder>/.*), (?P<token>[0-9a-f]+)\)", re.DOTALL)
@@ -57,7 +59,7 @@ def run_experiment(
         BadInput: Rows of finished rounds are missing.
     """
     with _report_disk_errors(folder):
-        tables = RunTables(folder)
+        tables = RunTables(folder, wait_s=PREDECESSOR_WAIT_S)
         try:
             state = checkpoint.load_latest(folder / CHECKPOINTS)
             tables.forget_after(state.round if state else -1)

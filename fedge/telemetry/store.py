@@ -126,13 +126,13 @@ class RunTables:
     """The writer of a run's store; one at a time per folder, until ``close`` or the end of its process.
 
     Raises:
-        BadInput: Another process writes the store, or another version of fedge wrote it.
+        BadInput: Another process writes the store for longer than ``wait_s``, or another version of fedge wrote it.
     """
 
-    def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic, wait_s: float = 0.0) -> None:
         import pyarrow as pa
 
-        self._lock = _lock_store(folder)
+        self._lock = _lock_store(folder, wait_s)
         exists = store_files.has_store(folder)
         if not exists:  # the version first, so that a reader who finds tables finds it too
             _write_version(folder)
@@ -210,13 +210,13 @@ def _slice_batch(batch: Any) -> list[Any]:
     return [batch.slice(at, FRAME_ROWS) for at in range(0, batch.num_rows, FRAME_ROWS)]
 
 
-def _lock_store(folder: Path) -> FileLock:
+def _lock_store(folder: Path, wait_s: float) -> FileLock:
     """Lock the store, creating its folder."""
     try:
         (folder / STORE).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(str(folder / STORE), str(error.strerror), "a folder that this user may write to") from error
-    return FileLock(folder / STORE / LOCK, "a store")
+    return FileLock(folder / STORE / LOCK, "a store", wait_s)
 
 
 def _write_version(folder: Path) -> None:

@@ -42,13 +42,13 @@ superlink: {{address: "{address}", connect_timeout_s: 60}}
 reply_timeout_s: 180
 """
 FLEET_FAULTS = (
+    f"{KILL} superlink",
     f"{KILL} supernode",
+    f"{KILL} worker",
+    f"{STOP} client app",
     f"{KILL} client app",
     f"{KILL} trainer",
-    f"{KILL} worker",
-    f"{KILL} superlink",
     f"{STOP} supernode",
-    f"{STOP} client app",
     f"{TERMINATE} supernode",
 )
 

@@ -8,6 +8,8 @@ from faults.subjects import SUBJECTS
 
 POINTS = {"store": 4, "characterise": 2, "profile": 2, "powerd": 4, "ingest": 2, "local": 5}
 """Of the subjects that are quick; `make test-faults` tries them all."""
+MOST_FAULTS = 4
+"""Of each other subject; a fault of the fleet takes a minute."""
 
 
 @pytest.mark.slow
@@ -23,10 +25,10 @@ def test_a_fault_at_a_random_instant_loses_nothing(name, tmp_path):
 @pytest.mark.long
 @pytest.mark.xdist_group("simulations")
 @pytest.mark.parametrize("name", [name for name in SUBJECTS if name not in POINTS])
-def test_a_fault_of_every_kind_loses_nothing(name, tmp_path):
+def test_faults_of_the_first_kinds_lose_nothing(name, tmp_path):
     subject = SUBJECTS[name]
     with subject.open(tmp_path) as attack:
-        outcomes = [try_point(attack, fault, n) for n, fault in enumerate(dict.fromkeys(subject.faults))]
+        outcomes = [try_point(attack, fault, n) for n, fault in enumerate([*dict.fromkeys(subject.faults)][:MOST_FAULTS])]
 
     assert [f"point {one.number} ({one.fault}): {one.failure}" for one in outcomes if one.failure] == []
 

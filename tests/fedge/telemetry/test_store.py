@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -301,9 +302,10 @@ def test_a_second_writer_is_refused_until_the_first_is_done_or_gone(tmp_path):
     assert process.stdout.readline() == b"1\n"
     with pytest.raises(BadInput, match=f"process {process.pid} is writing"):
         RunTables(tmp_path)
-    process.kill()
+    killer = threading.Timer(0.3, process.kill)
+    killer.start()
+    RunTables(tmp_path, wait_s=60.0)  # as a resumed run waits for the server process of a killed SuperLink
     process.communicate()
-    RunTables(tmp_path)
 
 
 def test_a_store_that_cannot_be_made_is_one_line(tmp_path):
