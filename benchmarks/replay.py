@@ -1,11 +1,11 @@
 """Held-out runs: what `fedge replay` predicts for a changed run, beside that run itself.
 
-    python benchmarks/replay.py [--seeds 5] [--first-seed 1] [--only cap] [--draws 6] [--rounds 8]
+    python benchmarks/replay.py [--seeds 4] [--first-seed 1] [--only cap] [--draws 8] [--rounds 8]
 
-Four emulated boards of four kinds, the ``local`` backend. Per seed one run with the policy ``balanced``, and per change
-(another policy, a deadline, limits on the fleet's power) its replay and the changed run on the same boards. Printed:
-mean error of predicted energy and makespan, that of the naive answer "as before", and the share of 90 % intervals that
-hold the truth.
+Four emulated boards of four kinds, the ``local`` backend, without training. Per seed one run with the policy
+``balanced``, and per change (another policy, a deadline, limits on the fleet's power) its replay and the changed run on
+the same boards. Printed: mean error of predicted energy and makespan, that of the naive answer "as before", and the
+share of 90 % intervals that hold the truth.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ from fedge.experiment import list_boards
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
-CHANGES = {
-    "maxn": "policy=maxn",
-    "least-energy": "policy={name: least-energy, max_slowdown: 1.3}",
-    "deadline": "policy={name: least-energy-within-deadline, deadline_s: 40}",
-}
+CHANGES = {"maxn": "policy=maxn", "least-energy": "policy={name: least-energy, max_slowdown: 1.3}"}
+DEADLINE_SHARE = 1.1
+"""Deadline as a share of the run's mean round."""
 CAP_SHARES = (0.4, 0.6, 0.8)
 """Limits on the fleet's power, as shares of the way from the least that its boards draw at work to MAXN."""
 FIGURES = ("energy_j", "makespan_s")
@@ -46,10 +44,10 @@ FIGURES = ("energy_j", "makespan_s")
 
 def main() -> None:
     parser = build_parser(__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--only", default="", help="Only changes with this in their name.")
-    parser.add_argument("--draws", type=int, default=6)
+    parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=8)
     given = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -68,21 +66,34 @@ def main() -> None:
 
 
 def _list_changes(run: Path) -> dict[str, str]:
-    """Return the changes of a run, with limits on the power of its fleet, whose boards are those of the average."""
+    """Return the changes of a run; the limits on its fleet's power suppose boards like the average of their kinds."""
     experiment = load_experiment(run / "run.yaml")
     kinds = [build_kind(board, experiment.workload) for board in list_boards(experiment)]
     least_w = sum(float(kind.average.power_w.min()) for kind in kinds)
     maxn_w = sum(float(kind.average.power_w.max()) for kind in kinds)
     caps = {share: least_w + share * (maxn_w - least_w) for share in CAP_SHARES}
-    return CHANGES | {
-        f"power cap {share:.0%}": f"policy={{name: fastest, fleet_power_w: {cap_w:.1f}}}"
-        for share, cap_w in caps.items()
-    }
+    deadline_s = DEADLINE_SHARE * _summarise(run)["mean_round_s"]
+    deadline = f"policy={{name: least-energy-within-deadline, deadline_s: {deadline_s:.1f}}}"
+    return (
+        CHANGES
+        | {"deadline": deadline}
+        | {
+            f"power cap {share:.0%}": f"policy={{name: fastest, fleet_power_w: {cap_w:.1f}}}"
+            for share, cap_w in caps.items()
+        }
+    )
 
 
 def _run(folder: Path, seed: int, rounds: int, *changes: str) -> Path:
     folder.mkdir()
-    content = {"name": "replayed", "seed": seed, "rounds": rounds, "backend": "local", "fleet": [*FOUR_KINDS]}
+    content = {
+        "name": "replayed",
+        "seed": seed,
+        "rounds": rounds,
+        "backend": "local",
+        "workload": {"task": "none"},
+        "fleet": [*FOUR_KINDS],
+    }
     (folder / "run.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     run_local(load_experiment(folder / "run.yaml", changes), folder, lambda: None)
     return folder

@@ -1,7 +1,8 @@
-"""The gain of a run from the fleet's knowledge: the quickstart fleet cold, and with knowledge of four kinds.
+"""The gain of a run from the fleet's knowledge: the quickstart fleet cold, and with knowledge of several kinds.
 
 - warm: a second run of the same boards, with what the first one measured
-- profiled: the same, and a profile of every board in 50 modes that the latin explorer picks
+- unprobed: the same without probes
+- profiled: as warm, with a profile of every board in 50 modes that the latin explorer picks
 - other boards: the boards of another seed, with what those of the first one measured
 - wrong: figures of another workload on these boards under this workload's name
 
@@ -64,21 +65,22 @@ def main(seeds: int, overrides: list[str]) -> None:
 
 
 def run_seed(seed: int, overrides: list[str]) -> list[tuple[str, list[float]]]:
-    """Run one seed's five runs and return their figures by name."""
+    """Run one seed's six runs and return their figures by name."""
     with tempfile.TemporaryDirectory() as temp:
         root = Path(temp)
 
-        def run(name: str, own_seed: int = seed, change: Change | None = None) -> list[float]:
+        def run(name: str, own_seed: int = seed, change: Change | None = None, *sets: str) -> list[float]:
             if change is not None:
                 copy_entries(root / "cold" / "knowledge", root / name / "knowledge", change)
-            sets = [f"seed={own_seed}", "backend=local", "jobs=1", f"knowledge={root / name / 'knowledge'}"]
-            return compute_figures(load_experiment(CONFIG, [*sets, *overrides]), root / name / "run")
+            own = [f"seed={own_seed}", "backend=local", "jobs=1", f"knowledge={root / name / 'knowledge'}"]
+            return compute_figures(load_experiment(CONFIG, [*own, *overrides, *sets]), root / name / "run")
 
         experiment = load_experiment(CONFIG, [f"seed={seed}", *overrides])
         boards = {emulated_board(board.name, seed): board for board in list_boards(experiment)}
         return [
             ("cold", run("cold")),
             ("warm", run("warm", change=lambda _, measured: measured)),
+            ("unprobed", run("unprobed", seed, lambda _, measured: measured, "exploration.probes=0")),
             ("profiled", run("profiled", change=lambda _, measured: add_profiles(experiment, boards, measured))),
             ("other boards", run("other", OTHER_SEED + seed, lambda _, measured: measured)),
             ("wrong", run("wrong", change=lambda _, measured: replace_workload(experiment, boards, measured))),

@@ -1,13 +1,15 @@
 """Replays of a finished run under other conditions, on boards that are drawn from what the run measured.
 
-Symbols: T_k = k-th draw of the time and power of all boards; c_k, v_k = a figure of the run as it was, and as changed,
-on the boards T_k; a = the figure of the real run; K = number of draws. Prediction: a exp(mean_k log(v_k / c_k)), with
-the interval of one further draw: t sqrt(1 + 1/K) standard deviations of log(v_k / c_k) to both sides. Errors that both
-runs share cancel. Accuracy is compared by differences instead of ratios.
+Symbols: T_k = k-th draw of the time and power of all boards; c_k, v_k = log of a figure of the run as it was, and as
+changed, on the boards T_k; a = that of the real run; K = number of draws; d = difference from the mean over the draws.
 
-Most draws of a board lead to the same choices, and few to others: K draws may all agree by chance. So the variance is
-moderated, (w s_0^2 + (K - 1) s^2) / (w + K - 1) with w + K - 1 degrees of freedom of t; s is the draws' own standard
-deviation, s_0 its prior value, worth w draws.
+The changed run is predicted by regression on the run as it was, which is known for the real boards:
+mean(v) + b (a - mean(c)) with b = (w s_0^2 + sum dc dv) / (w s_0^2 + sum dc^2). Errors that both runs share cancel
+where b is 1; b is near 0 where the changed run is known well and the run as it was is not, as for MAXN, which every
+board measures. The prior is worth w draws, in which both runs have the same error, of standard deviation s_0. The
+residuals' variance is moderated likewise, (w s_0^2 + sum (dv - b dc)^2) / (w + K - 1), with as many degrees of freedom
+of Student's t: most draws of a board lead to the same choices, so that K of them may all agree by chance. The interval
+is that of one further draw. The final accuracy is taken as it is, without the logarithm.
 
 References:
     Smyth, "Linear models and empirical Bayes methods for assessing differential expression in microarray experiments",
@@ -17,7 +19,6 @@ References:
 from __future__ import annotations
 
 import math
-import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from experiments.backends import launcher
 from experiments.backends.local_backend import run_local
@@ -50,7 +53,7 @@ from fedge.studies.task_pool import run_jobs
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RoundRow
-from fedge.types import Label, NamedArrays
+from fedge.types import Floats, Label, NamedArrays
 from fedge.wire import ClientState
 from server.rounds.client_requests import count_bytes
 from server.rounds.shared_measurements import share_measurements
@@ -59,9 +62,8 @@ from server.state import checkpoint
 RATIO_FIGURES = ("energy_j", "makespan_s", "mean_round_s")
 DIFFERENCE_FIGURES = ("final_accuracy",)
 INTERVAL_LEVEL = 0.90
-PRIOR_SD_LOG, PRIOR_DRAWS = 0.005, 1
-"""s_0 and w, by maximum likelihood (0.0046 at w = 1) from the draws' own variances in 32 replayed figures; their runs
-have other seeds than those of benchmarks/replay.py."""
+PRIOR_SD, PRIOR_DRAWS = 0.005, 4
+"""s_0 and w; chosen by the likelihood of 48 changed runs, with other seeds than those of benchmarks/replay.py."""
 EDGE_SHARE = 0.1
 """Share of the way from the least to the most power of the boards below which a limit on the fleet's power is at the
 edge. Default; benchmarks/replay.py plays limits from 40 % on."""
@@ -285,13 +287,13 @@ def _compare_figures(
 ) -> Iterable[ReplayFigure]:
     for name in (*RATIO_FIGURES, *DIFFERENCE_FIGURES):
         known = [(before[name], after[name]) for before, after in pairs if before.get(name) and after.get(name)]
-        if not known or actual.get(name) is None:
+        if not known or not actual.get(name):
             continue
-        to_scale, from_scale = (math.log, math.exp) if name in RATIO_FIGURES else (float, float)
-        effects = [to_scale(after) - to_scale(before) for before, after in known]
-        predicted = to_scale(actual[name]) + statistics.fmean(effects)
-        half = _half_width(effects, PRIOR_DRAWS if name in RATIO_FIGURES else 0)
-        most = math.inf if name in RATIO_FIGURES else 1.0
+        is_ratio = name in RATIO_FIGURES
+        to_scale, from_scale = (np.log, math.exp) if is_ratio else (np.asarray, float)
+        before, after = to_scale(np.transpose(known))
+        predicted, half = _predict_changed(before, after, float(to_scale(actual[name])))
+        most = math.inf if is_ratio else 1.0
         yield ReplayFigure(
             name,
             actual=actual[name],
@@ -301,11 +303,21 @@ def _compare_figures(
         )
 
 
-def _half_width(effects: Sequence[float], prior_draws: int) -> float | None:
-    """Return half the width of the interval of one further draw; None for a single one."""
-    count = len(effects)
+def _predict_changed(before: Floats, after: Floats, actual: float) -> tuple[float, float | None]:
+    """Predict a figure of the changed run from its draws and those of the run as it was, shape (draws,) each.
+
+    ``actual`` is the real run's. Returns also half the width of the interval; None for a single draw.
+    """
+    from_mean, changed_from_mean = before - before.mean(), after - after.mean()
+    prior = PRIOR_DRAWS * PRIOR_SD**2
+    squares = prior + from_mean @ from_mean
+    slope = (prior + from_mean @ changed_from_mean) / squares
+    surprise = actual - before.mean()
+    predicted = float(after.mean() + slope * surprise)
+    count = len(before)
     if count < 2:
-        return None
-    degrees = prior_draws + count - 1
-    variance = (prior_draws * PRIOR_SD_LOG**2 + (count - 1) * statistics.variance(effects)) / degrees
-    return student_t(degrees, INTERVAL_LEVEL) * math.sqrt(variance * (1 + 1 / count))
+        return predicted, None
+    residuals = changed_from_mean - slope * from_mean
+    degrees = PRIOR_DRAWS + count - 1
+    variance = (prior + residuals @ residuals) / degrees * (1 + 1 / count + surprise**2 / squares)
+    return predicted, student_t(degrees, INTERVAL_LEVEL) * math.sqrt(variance)

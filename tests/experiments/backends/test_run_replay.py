@@ -9,14 +9,16 @@ import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.backends.local_backend import run_local
 from experiments.backends.run_replay import (
-    PRIOR_SD_LOG,
+    PRIOR_SD,
     ReplayFigure,
     ReplayResult,
     _compare_figures,
+    _predict_changed,
     _load_changed,
     replay_run,
 )
@@ -181,6 +183,22 @@ def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_t
         (figure,) = _compare_figures({"energy_j": 100.0}, pairs)
         return math.log(figure.high / figure.low) / 2
 
-    assert 0.3 * PRIOR_SD_LOG < interval(agreed) < 3 * PRIOR_SD_LOG
+    assert 0.3 * PRIOR_SD < interval(agreed) < 3 * PRIOR_SD
     plain = student_t(63, 0.9) * statistics.stdev(spread) * math.sqrt(1 + 1 / 64)
-    assert interval(spread) == pytest.approx(plain, rel=0.02)
+    assert interval(spread) == pytest.approx(plain, rel=0.05)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
+def test_intervals_hold_whatever_share_of_the_errors_both_runs_have_in_common(shared):
+    rng, sd, held, errors, ratio_errors = np.random.default_rng(4), 0.02, [], [], []
+    for _ in range(600):
+        before = rng.normal(0.0, sd, 9)
+        after = 0.3 + shared * before + rng.normal(0.0, 0.004, 9)  # the ninth is the real fleet
+        predicted, half = _predict_changed(before[:8], after[:8], before[8])
+        assert half is not None
+        held.append(abs(predicted - after[8]) <= half)
+        errors.append(abs(predicted - after[8]))
+        ratio_errors.append(abs(before[8] + np.mean(after[:8] - before[:8]) - after[8]))
+    assert 0.85 <= np.mean(held) <= 0.95
+    assert np.mean(errors) <= 1.1 * np.mean(ratio_errors)
+    assert shared > 0.0 or np.mean(errors) <= 0.3 * np.mean(ratio_errors)
