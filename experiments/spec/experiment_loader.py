@@ -46,9 +46,9 @@ Record = TypeVar("Record", bound=BaseModel)
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 """The experiments that fedge brings along."""
-NAME_ONLY_KEYS = ("policy", "strategy", "selection")
-"""Keys whose value may be a bare name instead of a mapping with ``name``."""
-NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
+NAME_ONLY_KEYS = {"policy": "name", "strategy": "name", "selection": "name", "compression": "kind"}
+"""Keys whose value may be a bare name instead of a mapping, with the field that the name stands for."""
+NAME_ONLY_FIELDS = {**NAME_ONLY_KEYS, "network": "model"}
 """Keys at any level that accept a bare name, with the field that the name stands for."""
 NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name", "mods": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
@@ -356,9 +356,9 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
         BadInput: For the first invalid field.
     """
     filled, folder = dict(raw), path.resolve().parent
-    for key in NAME_ONLY_KEYS:
+    for key, name in NAME_ONLY_KEYS.items():
         if isinstance(filled.get(key), str):
-            filled[key] = {"name": filled[key]}
+            filled[key] = {name: filled[key]}
     for key, name in NAME_ONLY_LISTS.items():
         entries = filled.get(key)
         if isinstance(entries, list):

@@ -162,7 +162,7 @@ def build_variant(
 def _describe_value(key: str, value: Any) -> str:
     """Name a setting by its value where that is a name, otherwise by the key's last part and the value."""
     *parents, last = key.split(".")
-    if isinstance(value, str) and (key in NAME_ONLY_KEYS or last == "name"):
+    if isinstance(value, str) and "name" in (last, NAME_ONLY_KEYS.get(key)):
         return value
     if isinstance(value, dict) and "name" in value:
         others = [f"{name} {_to_yaml(one)}" for name, one in value.items() if name != "name"]

@@ -196,3 +196,11 @@ def test_a_width_of_the_plan_is_refused_with_the_key_of_today_and_passed_over_in
         load_experiment(Path("quickstart"), ["policy.narrow_width=0.5"])
 
     assert load_experiment(Path("quickstart"), ["policy.narrow_width=null"]) == load_experiment(Path("quickstart"))
+
+
+def test_a_bare_name_stands_for_the_section_that_it_names():
+    found = load_experiment(Path("quickstart"), ["compression=topk", "compression.keep=0.1", "selection=planner"])
+
+    assert (found.compression.kind, found.compression.keep, found.selection.name) == ("topk", 0.1, "planner")
+    with pytest.raises(BadInput, match=r"compression\.kind: got 'int4'; expected 'none', 'fp16'"):
+        load_experiment(Path("quickstart"), ["compression=int4"])
