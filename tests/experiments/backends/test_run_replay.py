@@ -18,8 +18,8 @@ from experiments.backends.run_replay import (
     ReplayFigure,
     ReplayResult,
     _compare_figures,
-    _predict_changed,
     _load_changed,
+    _predict_changed,
     replay_run,
 )
 from experiments.cli import main
