@@ -362,7 +362,10 @@ def import_path(
         BadInput: It is none of these, or damaged.
     """
     if (path / ENTRIES).is_dir():
-        return [_copy_entry(path, one, folder) for one in list_entries(path).entries]
+        listing = list_entries(path)
+        for line in listing.damaged:
+            logger.warning("%s", line)
+        return [_copy_entry(path, one, folder) for one in listing.entries]
     if (path / run_folder.RUN_YAML).is_file():
         return _import_run(path, folder)
     if not path.is_file():

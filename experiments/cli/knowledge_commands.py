@@ -88,7 +88,7 @@ def show(entry: Entry, folder: Folder = None, as_json: AsJson = False) -> None:
         columns = zip(("time", "power"), zip(*found.errors, strict=True), strict=True)
         ranges = ((name, 100 * min(errors), 100 * max(errors)) for name, errors in columns)
         shown["errors"] = ", ".join(f"{name} {low:.1f} to {high:.1f} %" for name, low, high in ranges)
-    print_facts(make_console(), ((name, str(value)) for name, value in shown.items()))
+    print_facts(make_console(), ((name, _write_plainly(value)) for name, value in shown.items()))
 
 
 @app.command("import")
@@ -148,6 +148,13 @@ def forget(
     for entry in [find_entry(place, name) for name in entries]:
         forget_entry(place, entry)
         print_line(f"forgotten: {_describe(entry)}")
+
+
+def _write_plainly(value: object) -> str:
+    """Write a value of an entry, with commas between the items of a list or mapping."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 def _find_folder(given: Path | None) -> Path:
