@@ -1,6 +1,7 @@
 """Energy counters of GPUs and of the processor."""
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,23 @@ def test_a_counter_that_wraps_around_is_followed(tmp_path):
     assert counter.read_energy_j() == 1.5
     (folder / "energy_uj").write_text("600000")
     assert counter.try_read_energy_j() == 1.6
+
+
+def test_a_counter_that_wraps_around_more_than_once_is_followed(tmp_path, monkeypatch):
+    folder, read = package(tmp_path, "intel-rapl:0", 1_000_000), threading.Event()
+    counter = PackageEnergyCounter.try_open(str(tmp_path))
+    look = counter.try_read_energy_j
+    monkeypatch.setattr(counter, "try_read_energy_j", lambda: (look(), read.set()))
+
+    with counter.follow(1e-3):
+        for microjoules in (8_000_000, 5_000_000, 2_000_000):  # 7 J more each, of a range of 10 J
+            (folder / "new").write_text(str(microjoules))
+            (folder / "new").replace(folder / "energy_uj")
+            for _ in range(2):  # the first of two readings may have begun before
+                read.clear()
+                assert read.wait(10.0)
+
+    assert counter.read_energy_j() == pytest.approx(21.0)
 
 
 def test_a_machine_without_counters_has_none(tmp_path):
