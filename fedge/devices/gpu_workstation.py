@@ -186,11 +186,14 @@ class GpuPowerLimits:
     def _write(self, limits_mw: tuple[int, ...]) -> None:
         if self._lock is None:
             raise PowerdError("not-held", "the GPUs are not held: hold them before their power limit is set")
-        try:
-            for card, limit_mw in zip(self._cards, limits_mw, strict=True):
+        faults = []
+        for card, limit_mw, name in zip(self._cards, limits_mw, self.names, strict=True):
+            try:
                 self._nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)
-        except self._nvml.NVMLError as error:
-            raise PowerdError("failed", f"the GPUs' power limit was not set: {error}") from error
+            except self._nvml.NVMLError as error:  # the others are set all the same: they have to be restored
+                faults.append(f"{name}: {error}")
+        if faults:
+            raise PowerdError("failed", f"the GPUs' power limit was not set: {'; '.join(faults)}")
 
     def _read_saved(self) -> Mapping[str, int]:
         """Return the limits in the file of this boot, in milliwatts by card; empty without any."""

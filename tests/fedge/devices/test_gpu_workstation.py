@@ -101,6 +101,20 @@ def test_a_mode_sets_every_cards_limit_and_the_end_restores_what_was_found(here,
     assert read_limits(nvml) == [300_000, 200_000]
 
 
+def test_a_card_that_is_lost_does_not_keep_the_others_from_being_restored(here, nvml, monkeypatch):
+    set_limit = nvml.nvmlDeviceSetPowerManagementLimit
+
+    def lose_first(card: FakeCard, limit_mw: int) -> None:
+        if card is nvml.cards[0]:
+            raise nvml.NVMLError(nvml.NVML_ERROR_GPU_IS_LOST)
+        set_limit(card, limit_mw)
+
+    with pytest.raises(ModeNotSet, match="NVIDIA Fake 300"), here.board.use_mode(here.board.spec.presets["250W"]):
+        monkeypatch.setattr(nvml, "nvmlDeviceSetPowerManagementLimit", lose_first)
+
+    assert read_limits(nvml) == [150_000, 200_000]
+
+
 def test_a_step_draws_what_the_limit_allows(here, nvml):
     mode = here.board.spec.presets["250W"]
     with here.board.use_mode(mode):
