@@ -70,7 +70,9 @@ class GpuEnergyCounter:
 
 RAPL_FOLDER = "sys/class/powercap"
 RAPL_PACKAGE = re.compile(r"intel-rapl:\d+")
-"""Name of a processor package; a second colon marks a part of a package."""
+"""Folder of a processor package; a second colon marks a part of a package."""
+RAPL_PLATFORM = "psys"
+"""Name of the zone beside the packages, on many laptops, that counts the whole machine: they are in it already."""
 RAPL_PERIOD_S = 60.0
 """Seconds between readings of counters that wrap around: the smallest range, 65 kJ, holds two minutes at 500 W."""
 
@@ -94,7 +96,8 @@ class PackageEnergyCounter:
         folder = Path(root) / RAPL_FOLDER
         zones = sorted(zone for zone in folder.glob("intel-rapl:*") if RAPL_PACKAGE.fullmatch(zone.name))
         with contextlib.suppress(OSError, ValueError):
-            return cls(zones) if zones else None
+            packages = [zone for zone in zones if (zone / "name").read_text("ascii").strip() != RAPL_PLATFORM]
+            return cls(packages) if packages else None
         return None
 
     def read_energy_j(self) -> float:

@@ -51,9 +51,10 @@ def test_without_the_package_there_is_no_counter(monkeypatch):
     assert GpuEnergyCounter.try_open() is None
 
 
-def package(root: Path, name: str, energy_uj: int, most_uj: int = 10_000_000) -> Path:
+def package(root: Path, name: str, energy_uj: int, most_uj: int = 10_000_000, title: str = "package-0") -> Path:
     folder = root / RAPL_FOLDER / name
     folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{title}\n")
     (folder / "energy_uj").write_text(f"{energy_uj}\n")
     (folder / "max_energy_range_uj").write_text(f"{most_uj}\n")
     return folder
@@ -67,6 +68,14 @@ def test_joules_of_all_packages_are_added_and_parts_of_a_package_are_not(tmp_pat
     (two / "energy_uj").write_text("3500000")
     (core / "energy_uj").write_text("900000")
     assert counter.read_energy_j() == 3.5
+
+
+def test_the_zone_of_the_whole_machine_is_not_added_to_the_packages_in_it(tmp_path):
+    one, whole = package(tmp_path, "intel-rapl:0", 0), package(tmp_path, "intel-rapl:1", 0, title="psys")
+    counter = PackageEnergyCounter.try_open(str(tmp_path))
+    (one / "energy_uj").write_text("1000000")
+    (whole / "energy_uj").write_text("3000000")
+    assert counter.read_energy_j() == 1.0
 
 
 def test_a_counter_that_wraps_around_is_followed(tmp_path):

@@ -15,6 +15,7 @@ RAPL = "sys/class/powercap/intel-rapl:0"
 
 def plant_rapl(root: Path, microjoules: int) -> None:
     (root / RAPL).mkdir(parents=True, exist_ok=True)
+    (root / RAPL / "name").write_text("package-0\n")
     (root / RAPL / "max_energy_range_uj").write_text("1000000000000")
     (root / RAPL / "energy_uj").write_text(str(microjoules))
 
