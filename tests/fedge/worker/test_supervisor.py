@@ -1,6 +1,7 @@
 """The supervisor, with real processes: every way to die is noticed within 2 s, told with its cause, and mended."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -232,6 +233,22 @@ def test_the_socket_is_for_owner_and_group_only_and_for_one_worker(worker):
     assert b"another worker serves it" in said
     assert b"Traceback" not in said
     assert worker.answers()
+
+
+def test_a_lock_that_a_worker_removed_at_its_end_is_no_lock(tmp_path, monkeypatch):
+    path, asked = str(tmp_path / "worker.sock"), []
+    flock = fcntl.flock
+
+    def lock(file, how):
+        if not asked:
+            Path(f"{path}.lock").unlink()
+        asked.append(file)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with supervisor.SocketClaim(path), pytest.raises(supervisor.UnusableSocket, match="another worker serves it"):
+        supervisor.SocketClaim(path).__enter__()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
