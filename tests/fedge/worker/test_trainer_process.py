@@ -416,3 +416,12 @@ def test_a_thousand_requests_leak_no_file_descriptor(loaded):
         loaded.profile(1, 1)
         loaded.status()
     until(lambda: open_files() <= before + 2)
+
+
+def test_requests_of_clients_that_vanish_while_they_are_turned_away_leak_none_either(client, worker, monkeypatch):
+    monkeypatch.setattr(trainer_process, "MOST_REQUEST", 100)
+    client.status()
+    before = open_files()
+    for _ in range(20):
+        half_a_model(worker, "request").close()
+    until(lambda: client.status()["state"] == "idle" and open_files() <= before + 2)
