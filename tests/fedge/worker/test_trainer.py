@@ -254,7 +254,7 @@ def test_a_loss_of_ones_own_is_trained_and_tested_with():
         np.testing.assert_allclose(one.arrays[name], other.arrays[name], rtol=1e-4, atol=1e-6)
 
 
-def test_places_without_a_label_count_neither_as_right_nor_as_wrong():
+def test_places_without_a_label_count_neither_as_right_nor_as_wrong(monkeypatch):
     class Echo(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -273,6 +273,13 @@ def test_places_without_a_label_count_neither_as_right_nor_as_wrong():
     training.advance(1)
 
     assert training.result().accuracy == trainer.evaluate(trainer.arrays())[1] == 0.75
+
+    y[0, 1:], y[1] = sources.UNLABELLED, sources.UNLABELLED  # 7 of 9 are right, in batches of unlike many
+    trainer = Trainer(trainer.task, data._replace(test_y=y))
+    whole = trainer.evaluate(trainer.arrays())
+    monkeypatch.setattr("fedge.worker.trainer.TEST_BATCH", 1)
+    assert trainer.evaluate(trainer.arrays()) == pytest.approx(whole)
+    assert whole[1] == pytest.approx(7 / 9)
 
 
 def test_weights_that_are_frozen_or_unused_do_not_stop_training():
