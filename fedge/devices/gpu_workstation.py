@@ -7,6 +7,7 @@ All cards of the machine get the same share.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
@@ -180,6 +181,7 @@ class GpuPowerLimits:
             return
         self._write(tuple(self._found))
         os.ftruncate(self._lock, 0)
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a data loader's workers, forked meanwhile, have the file open too
         os.close(self._lock)
         self._lock = None
 

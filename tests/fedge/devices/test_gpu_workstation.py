@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -200,6 +201,24 @@ def test_a_limit_that_is_read_back_is_the_nearest_levels(tmp_path):
 
 def test_a_power_limit_is_no_measured_power(here):
     assert here.board.spec.max_w.label == "estimated"
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_hold_the_cards(nvml, tmp_path):
+    limits = open_power_limits(tmp_path)
+    limits.hold("run", 1)
+    ends, end = os.pipe()
+    worker = os.fork()
+    if not worker:
+        os.read(ends, 1)
+        os._exit(0)
+    try:
+        limits.hold("run", 0)
+        assert open_power_limits(tmp_path).levels == limits.levels
+    finally:
+        os.write(end, b".")
+        os.waitpid(worker, 0)
+        os.close(ends)
+        os.close(end)
 
 
 def test_a_killed_program_leaves_the_file_unlocked(tmp_path):
