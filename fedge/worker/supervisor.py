@@ -4,6 +4,7 @@ It never imports torch or numpy, so that whatever kills the trainer spares it. T
 trainer: clients that connect meanwhile are served by the next one, which reports the cause.
 """
 
+import contextlib
 import fcntl
 import importlib.util
 import json
@@ -309,6 +310,7 @@ class Supervisor:
                 stderr=writes,
                 pass_fds=(theirs,),
                 env=_trainer_environment(),
+                start_new_session=True,
             )
         finally:
             os.close(writes)
@@ -335,6 +337,7 @@ class Supervisor:
         check.close()
         if status is None:
             status = self._end_trainer(child)
+        _kill_helpers(pid)
         self._forward_output(child, 0.0)
         os.close(child.words)
         child.process.returncode = status  # it was waited for here
@@ -409,6 +412,12 @@ class Supervisor:
         while not self._stopping and time.monotonic() < ends_s:
             select.select([self._wake], [], [], max(0.0, ends_s - time.monotonic()))
             _drain_pipe(self._wake)
+
+
+def _kill_helpers(trainer: int) -> None:
+    """Kill the processes that a task forked: they keep memory, and connections whose clients would wait for ever."""
+    with contextlib.suppress(OSError):
+        os.killpg(trainer, signal.SIGKILL)
 
 
 def _find_fault(stopped_ticks: int, silence_s: float) -> str:

@@ -114,6 +114,22 @@ def test_a_signal_during_a_training_is_told_within_two_seconds_and_the_worker_is
 
 
 @pytest.mark.slow
+def test_a_process_that_a_task_forked_ends_with_the_trainer_and_keeps_no_client_waiting(worker, client):
+    helps = "helper = os.fork()\nif not helper:\n    time.sleep(60)\n    os._exit(0)\n"
+    text = f"import os, time\n{helps}def model(shape): pass\n"
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    client.load({"name": "forks.py", "source": text, "sha256": sha256}, NOISE)
+    trainer = worker.trainer()
+    helper = int(Path(f"/proc/{trainer}/task/{trainer}/children").read_text())
+    job = training(client)
+    sent_s = time.monotonic()
+    os.kill(trainer, signal.SIGKILL)
+    assert job.outcome().kind == "died"
+    assert time.monotonic() - sent_s < NOTICED_S
+    until(lambda: not alive(helper))
+
+
+@pytest.mark.slow
 def test_services_end_with_their_trainer_and_whoever_waits_for_them_is_told(worker, client):
     def stand():
         client.serve("s", {"builtin": "plain"}, 4, 60.0, data=NOISE)
