@@ -7,6 +7,7 @@ All cards of the machine get the same share.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
@@ -180,17 +181,21 @@ class GpuPowerLimits:
             return
         self._write(tuple(self._found))
         os.ftruncate(self._lock, 0)
+        fcntl.flock(self._lock, fcntl.LOCK_UN)  # a data loader's workers, forked meanwhile, have the file open too
         os.close(self._lock)
         self._lock = None
 
     def _write(self, limits_mw: tuple[int, ...]) -> None:
         if self._lock is None:
             raise PowerdError("not-held", "the GPUs are not held: hold them before their power limit is set")
-        try:
-            for card, limit_mw in zip(self._cards, limits_mw, strict=True):
+        faults = []
+        for card, limit_mw, name in zip(self._cards, limits_mw, self.names, strict=True):
+            try:
                 self._nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)
-        except self._nvml.NVMLError as error:
-            raise PowerdError("failed", f"the GPUs' power limit was not set: {error}") from error
+            except self._nvml.NVMLError as error:  # the others are set all the same: they have to be restored
+                faults.append(f"{name}: {error}")
+        if faults:
+            raise PowerdError("failed", f"the GPUs' power limit was not set: {'; '.join(faults)}")
 
     def _read_saved(self) -> Mapping[str, int]:
         """Return the limits in the file of this boot, in milliwatts by card; empty without any."""

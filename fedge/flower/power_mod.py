@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -363,12 +364,14 @@ def _run_round(
 
 def _measure_only(call: partial[Message], context: Context, reason: str) -> Message:
     """Train and measure time, and the energy of processor and GPUs as far as they count it; log once what that is."""
-    opened = {"processor (RAPL)": PackageEnergyCounter.try_open(), "GPUs (NVML)": GpuEnergyCounter.try_open()}
+    packages = PackageEnergyCounter.try_open()
+    opened = {"processor (RAPL)": packages, "GPUs (NVML)": GpuEnergyCounter.try_open()}
     counters = {name: each for name, each in opened.items() if each is not None}
     said = f"modes are not set: {reason}; measured: time{''.join(f', energy of the {name}' for name in counters)}"
     log_once(context, said)
     start_s = time.monotonic()
-    reply = call()
+    with nullcontext() if packages is None else packages.follow():
+        reply = call()
     seconds = time.monotonic() - start_s
     known = [joules for each in counters.values() if (joules := each.try_read_energy_j()) is not None]
     _add_metrics(reply, seconds, sum(known) if known and len(known) == len(counters) else math.nan)

@@ -106,8 +106,18 @@ ASIDE_VERBS = ("serve", "unserve")
 """Verbs that leave the current training as it is, also when they fail."""
 WHOLE_OPTIONS = ("steps", "batch_size")
 DEVICES = ("auto", "cpu", "cuda")
-BROKEN_CONTEXT = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address")
-"""Messages of CUDA errors after which every call to CUDA fails until the process ends."""
+BROKEN_CONTEXT = (
+    "device-side assert",
+    "illegal memory access",
+    "illegal instruction",
+    "unspecified launch failure",
+    "launch timed out",  # on boards with a display
+    "misaligned address",
+    "hardware stack error",
+    "invalid program counter",
+    "not supported on global/shared address space",
+)
+"""Messages of the CUDA errors after which, by CUDA's manual, every call to it fails until the process ends."""
 
 
 class LoadedTask(NamedTuple):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
+from fedge.worker.sources import UNLABELLED
 from fedge.worker.tasks import TrainingTask
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def make_gradient_scaler() -> "Any":
 
 
 def compute_metric(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
-    """Return the mean of the task's metric over a minibatch, by default its accuracy.
+    """Return the mean of the task's metric over a minibatch, by default its accuracy where there are labels.
 
     NaN without a metric where labels are fractions, or no classes of the scores' second axis.
     """
@@ -159,4 +160,5 @@ def compute_metric(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
         return task.metric(scores, y)
     if y.is_floating_point() or scores.dim() < 2 or scores.shape[:1] + scores.shape[2:] != y.shape:
         return torch.tensor(float("nan"))
-    return (scores.argmax(1) == y).float().mean()
+    right = scores.argmax(1) == y
+    return right.float().mean() if y.dim() == 1 else right.sum() / (y != UNLABELLED).sum()

@@ -4,6 +4,7 @@ It never imports torch or numpy, so that whatever kills the trainer spares it. T
 trainer: clients that connect meanwhile are served by the next one, which reports the cause.
 """
 
+import contextlib
 import fcntl
 import importlib.util
 import json
@@ -178,9 +179,8 @@ class SocketClaim:
             path.parent.mkdir(parents=True)
             path.parent.chmod(0o750)
         # A live worker holds the lock; a socket without a locked file was left by a crash.
-        self._lock = Path(f"{path}.lock").open("w")  # noqa: SIM115  held as long as the claim
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = _lock_file(Path(f"{path}.lock"))
         except BlockingIOError as error:
             text = "another worker serves it; stop it first, or choose another path"
             raise UnusableSocket(f"socket {path}: {text}") from error
@@ -197,7 +197,7 @@ class SocketClaim:
 
     def __exit__(self, *_error: object) -> None:
         self.listener.close()
-        for path in (Path(self._path), Path(f"{self._path}.lock"), Path(self._path + LAST_EXIT)):
+        for path in (Path(self._path), Path(self._path + LAST_EXIT), Path(f"{self._path}.lock")):
             try:
                 path.unlink()
             except FileNotFoundError:
@@ -206,6 +206,25 @@ class SocketClaim:
                 logger.info("%s stays: %s", path, error)
         if self._lock is not None:
             self._lock.close()
+
+
+def _lock_file(path: Path) -> IO[str]:
+    """Return the locked file; raise ``BlockingIOError`` if another process holds it.
+
+    A worker removes its file at its end: one that was opened just before is locked by nobody, but no longer the file.
+    """
+    while True:
+        lock = path.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            lock.close()
+            raise
+        lock.close()
 
 
 class TrainerChild(NamedTuple):
@@ -291,6 +310,7 @@ class Supervisor:
                 stderr=writes,
                 pass_fds=(theirs,),
                 env=_trainer_environment(),
+                start_new_session=True,
             )
         finally:
             os.close(writes)
@@ -317,6 +337,7 @@ class Supervisor:
         check.close()
         if status is None:
             status = self._end_trainer(child)
+        _kill_helpers(pid)
         self._forward_output(child, 0.0)
         os.close(child.words)
         child.process.returncode = status  # it was waited for here
@@ -391,6 +412,12 @@ class Supervisor:
         while not self._stopping and time.monotonic() < ends_s:
             select.select([self._wake], [], [], max(0.0, ends_s - time.monotonic()))
             _drain_pipe(self._wake)
+
+
+def _kill_helpers(trainer: int) -> None:
+    """Kill the processes that a task forked: they keep memory, and connections whose clients would wait for ever."""
+    with contextlib.suppress(OSError):
+        os.killpg(trainer, signal.SIGKILL)
 
 
 def _find_fault(stopped_ticks: int, silence_s: float) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import time
 from contextlib import contextmanager
 from typing import Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
@@ -14,7 +15,7 @@ from fedge.worker import narrow_networks, subnetwork_arrays
 from fedge.worker.network_arrays import check_arrays, collect_exchanged, copy_arrays, load_arrays, to_arrays
 from fedge.worker.optimizers import AnyOptimizer, TrainingOptions, compute_metric, make_optimizer
 from fedge.worker.refusal import TEST_SAMPLES_NEEDED, BadCall, JobStopped, iter_causes
-from fedge.worker.sources import Data, Labels, class_labels
+from fedge.worker.sources import UNLABELLED, Data, Labels, class_labels
 from fedge.worker.subnetwork_arrays import Arrays, OwnArrays
 from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape
 
@@ -276,17 +277,19 @@ class Trainer:
             raise BadCall("evaluate", "no test samples", TEST_SAMPLES_NEEDED)
         self._load_network(arrays)
         self._net.eval()
-        loss, right = 0.0, 0.0
+        loss, right, counted = 0.0, 0.0, 0.0
         with torch.no_grad():
             batch = self._choose_test_batch(test_x)
             for start in range(0, len(test_y), batch):
                 if stop():
                     raise JobStopped(f"stopped after {start} of {len(test_y)} test samples")
                 x, y = test_x[start : start + batch], test_y[start : start + batch].to(self.device)
-                scores = self._compute_scores(x)
-                loss += self._total_loss(scores, y)
-                right += self._total_metric(scores, y)
-        return loss / len(test_y), right / len(test_y)
+                scores, labelled = self._compute_scores(x), _labelled_share(y)
+                if labelled:
+                    loss += labelled * self._total_loss(scores, y)
+                    right += labelled * self._total_metric(scores, y)
+                    counted += labelled * len(y)
+        return loss / (counted or math.nan), right / (counted or math.nan)
 
     def profile(
         self, steps: int, batch_size: int, kind: str = "train", stop: Callable[[], bool] = never_stop
@@ -495,6 +498,11 @@ class TrainingSession:
         if self._descent is None:
             raise BadCall("training", "one that was ended by another start, test or recovery", "begin it again")
         return self._descent
+
+
+def _labelled_share(y: Tensor) -> float:
+    """Return the share of a batch's places that have a label, over which the mean of its loss is."""
+    return 1.0 if y.dim() == 1 or y.is_floating_point() else int((y != UNLABELLED).sum()) / max(1, y.numel())
 
 
 def seed_device(device: torch.device, seed: int) -> None:

@@ -236,24 +236,31 @@ class JobServer:
     def _run_request(self, connection: socket.socket, job: WorkerJob) -> Reply:
         """Answer a request to an inference service, beside the jobs."""
         body, patience = frames.FrameBody(connection, job.head), BodyDeadline(connection, job.head.body_bytes)
-        if job.head.body_bytes > MOST_REQUEST or not self._asking.acquire(blocking=False):
+        try:
+            if job.head.body_bytes <= MOST_REQUEST and self._asking.acquire(blocking=False):
+                try:
+                    return self._ask_service(connection, job, body, patience)
+                finally:
+                    self._asking.release()
             body.drain(patience.wait)
+        finally:
             job.close()
-            text = f"request: at most {MOST_REQUEST >> 20} MiB of images, and {MOST_ASKING} requests at a time"
-            return error_reply("busy" if job.head.body_bytes <= MOST_REQUEST else "bad-request", text)
+        text = f"request: at most {MOST_REQUEST >> 20} MiB of images, and {MOST_ASKING} requests at a time"
+        return error_reply("busy" if job.head.body_bytes <= MOST_REQUEST else "bad-request", text)
+
+    def _ask_service(
+        self, connection: socket.socket, job: WorkerJob, body: frames.FrameBody, patience: "BodyDeadline"
+    ) -> Reply:
         try:
             job.arrays = body.read(None, patience.wait)
             refusal = self._runner.serving.submit_request(job)
         except MemoryError:
+            body.drain(patience.wait)
             return error_reply("oom", "request: no memory for its images; send fewer at a time")
-        else:
-            if refusal is None:
-                _wait_for_job(connection, job)
-                return job.get_reply()
-            return refusal
-        finally:
-            self._asking.release()
-            job.close()
+        if refusal is None:
+            _wait_for_job(connection, job)
+            return job.get_reply()
+        return refusal
 
     def _receive_arrays(self, job: WorkerJob, body: frames.FrameBody, patience: "BodyDeadline") -> Optional[Reply]:
         """Claim the slot for a job and read its arrays; return the refusal if that fails."""

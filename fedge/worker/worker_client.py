@@ -25,6 +25,9 @@ CAUSE_LIMIT_S = 2.0
 CONTROL_LIMIT_S = 10.0
 """Timeout of ``status`` and ``cancel`` in seconds: they answer at once, unless a slow board is importing torch."""
 
+RESTARTED = {"text": "the worker was started anew with its supervisor", "cause": "killed"}
+"""What is reported of a trainer whose supervisor, which knew why it ended, ended too."""
+
 Arrays = Dict[str, np.ndarray]
 
 
@@ -255,10 +258,9 @@ class WorkerClient:
                     return error
                 time.sleep(0.05)
                 continue
-            last = status["last_exit"]
-            if last is not None and status["up_s"] <= time.monotonic() - asked_s:
-                return _trainer_died_error(last)
-            return WorkerError("failed", "the worker closed the connection and lives on; ask again")
+            if status["up_s"] > time.monotonic() - asked_s:
+                return WorkerError("failed", "the worker closed the connection and lives on; ask again")
+            return _trainer_died_error(status["last_exit"] or RESTARTED)
         text = "the worker went away and has not come back; `status` tells the cause once it has, or see its own log"
         return WorkerError("died", text)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,7 +70,11 @@ class GpuEnergyCounter:
 
 RAPL_FOLDER = "sys/class/powercap"
 RAPL_PACKAGE = re.compile(r"intel-rapl:\d+")
-"""Name of a processor package; a second colon marks a part of a package."""
+"""Folder of a processor package; a second colon marks a part of a package."""
+RAPL_PLATFORM = "psys"
+"""Name of the zone beside the packages, on many laptops, that counts the whole machine: they are in it already."""
+RAPL_PERIOD_S = 60.0
+"""Seconds between readings of counters that wrap around: the smallest range, 65 kJ, holds two minutes at 500 W."""
 
 
 class PackageEnergyCounter:
@@ -90,7 +96,8 @@ class PackageEnergyCounter:
         folder = Path(root) / RAPL_FOLDER
         zones = sorted(zone for zone in folder.glob("intel-rapl:*") if RAPL_PACKAGE.fullmatch(zone.name))
         with contextlib.suppress(OSError, ValueError):
-            return cls(zones) if zones else None
+            packages = [zone for zone in zones if (zone / "name").read_text("ascii").strip() != RAPL_PLATFORM]
+            return cls(packages) if packages else None
         return None
 
     def read_energy_j(self) -> float:
@@ -110,6 +117,23 @@ class PackageEnergyCounter:
         with contextlib.suppress(OSError, ValueError):
             return self.read_energy_j()
         return None
+
+    @contextlib.contextmanager
+    def follow(self, period_s: float = RAPL_PERIOD_S) -> Iterator[None]:
+        """Read the counters every ``period_s`` inside the block, in a thread, so that none wraps around unseen."""
+        over = threading.Event()
+
+        def read() -> None:
+            while not over.wait(period_s):
+                self.try_read_energy_j()
+
+        thread = threading.Thread(target=read, name="fedge-rapl", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     @staticmethod
     def _read_uj(zone: Path) -> int:

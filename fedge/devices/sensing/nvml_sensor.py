@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from fedge.devices.sensing.energy_counters import MJ_PER_J, MW_PER_W, NO_NVML, PackageEnergyCounter, try_load_nvml
@@ -12,13 +13,15 @@ from fedge.types import SensorSample
 
 PERCENT = 100.0
 CPU_RAIL = "CPU"
+LEAST_SPAN_S = 0.05
+"""Seconds between two readings: counters rise in steps of tens of milliseconds, so that the power over less is none."""
 
 
 class NvmlSensor:
-    """A ``PowerSensor`` with a rail for each card, and one for the processor's packages.
+    """A ``PowerSensor`` with a rail for each card, and one for the processor's packages. Thread-safe.
 
-    A card that counts its energy (Volta and later) gives the mean power since the last reading: NVML's own power is an
-    average over the last second on many cards, which would blur a change of mode.
+    A card that counts its energy (Volta and later) gives the mean power since the last reading, at the middle of that
+    time: NVML's own power is an average over the last second on many cards, which would blur a change of mode.
 
     Args:
         total_power: Ignored: the total is the sum of all rails.
@@ -44,7 +47,9 @@ class NvmlSensor:
             raise SensorLost("there is no NVIDIA GPU")
         self._packages = PackageEnergyCounter.try_open(machine.root)
         self.rails = (*self._cards, *([CPU_RAIL] if self._packages is not None else []))
+        self._turn = threading.Lock()
         self._last_s, self._last_j = self._clock.now_s(), self._read_energies_j()
+        self._sample: SensorSample | None = None
 
     @property
     def total_power(self) -> str:
@@ -52,22 +57,29 @@ class NvmlSensor:
         return " + ".join(self.rails)
 
     def read(self) -> SensorSample:
-        """Read all cards and the processor once.
+        """Read all cards and the processor once, or return the last sample again within ``LEAST_SPAN_S``.
 
         Raises:
             SensorLost: A card or the processor cannot be read any more.
         """
+        with self._turn:
+            early_s = self._last_s + LEAST_SPAN_S - self._clock.now_s()
+            if self._sample is None or early_s <= 0:
+                self._clock.sleep_s(max(0.0, early_s))
+                self._sample = self._take_sample()
+            return self._sample
+
+    def _take_sample(self) -> SensorSample:
         now_s, now_j = self._clock.now_s(), self._read_energies_j()
         span_s, before_j = now_s - self._last_s, self._last_j
-        rails_w: dict[str, float] = {}
-        for rail in self.rails:
-            if span_s > 0 and rail in now_j and rail in before_j:
-                rails_w[rail] = max(0.0, (now_j[rail] - before_j[rail]) / span_s)
-            elif rail in self._cards:
-                rails_w[rail] = self._ask("PowerUsage", rail) / MW_PER_W
-        if span_s > 0:
-            self._last_s, self._last_j = now_s, now_j
-        return self._build_sample(now_s, rails_w)
+        rails_w = {
+            rail: max(0.0, (now_j[rail] - before_j[rail]) / span_s)
+            if rail in now_j and rail in before_j
+            else self._ask("PowerUsage", rail) / MW_PER_W
+            for rail in self.rails
+        }
+        self._last_s, self._last_j = now_s, now_j
+        return self._build_sample(now_s - span_s / 2 if now_j else now_s, rails_w)
 
     def close(self) -> None:
         """Do nothing: NVML stays open as long as the process."""

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -101,6 +102,20 @@ def test_a_mode_sets_every_cards_limit_and_the_end_restores_what_was_found(here,
     assert read_limits(nvml) == [300_000, 200_000]
 
 
+def test_a_card_that_is_lost_does_not_keep_the_others_from_being_restored(here, nvml, monkeypatch):
+    set_limit = nvml.nvmlDeviceSetPowerManagementLimit
+
+    def lose_first(card: FakeCard, limit_mw: int) -> None:
+        if card is nvml.cards[0]:
+            raise nvml.NVMLError(nvml.NVML_ERROR_GPU_IS_LOST)
+        set_limit(card, limit_mw)
+
+    with pytest.raises(ModeNotSet, match="NVIDIA Fake 300"), here.board.use_mode(here.board.spec.presets["250W"]):
+        monkeypatch.setattr(nvml, "nvmlDeviceSetPowerManagementLimit", lose_first)
+
+    assert read_limits(nvml) == [150_000, 200_000]
+
+
 def test_a_step_draws_what_the_limit_allows(here, nvml):
     mode = here.board.spec.presets["250W"]
     with here.board.use_mode(mode):
@@ -186,6 +201,24 @@ def test_a_limit_that_is_read_back_is_the_nearest_levels(tmp_path):
 
 def test_a_power_limit_is_no_measured_power(here):
     assert here.board.spec.max_w.label == "estimated"
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_hold_the_cards(nvml, tmp_path):
+    limits = open_power_limits(tmp_path)
+    limits.hold("run", 1)
+    ends, end = os.pipe()
+    worker = os.fork()
+    if not worker:
+        os.read(ends, 1)
+        os._exit(0)
+    try:
+        limits.hold("run", 0)
+        assert open_power_limits(tmp_path).levels == limits.levels
+    finally:
+        os.write(end, b".")
+        os.waitpid(worker, 0)
+        os.close(ends)
+        os.close(end)
 
 
 def test_a_killed_program_leaves_the_file_unlocked(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from contracts.reports import MAXN, answer
 from contracts.small_training import make_app, make_context, make_message, train_network
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
+from fedge.devices.sensing.energy_counters import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError, UnknownName
 from fedge.flower import power_mod, power_mode
 from fedge.flower.node_memory import RECORD
@@ -128,6 +130,22 @@ def test_a_processor_alone_is_measured_as_far_as_it_counts(tmp_path, monkeypatch
     assert math.isnan(joules) or joules > 0  # not every machine counts its energy
     with pytest.raises(BoardError, match="extra gpu"):
         power_mode(device="gpu")(make_message(), make_own_context(tmp_path), make_app(STEPS))
+
+
+def test_the_processors_counters_are_followed_while_the_app_trains(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    for name in ("energy_uj", "max_energy_range_uj"):
+        (tmp_path / name).write_text("1000000")
+    monkeypatch.setattr(PackageEnergyCounter, "try_open", lambda: PackageEnergyCounter([tmp_path]))
+    running: list[str] = []
+
+    def app(message: Message, context: Context) -> Message:
+        running.extend(thread.name for thread in threading.enumerate())
+        return make_app(1)(message, context)
+
+    power_mode()(make_message(), make_own_context(tmp_path), app)
+
+    assert "fedge-rapl" in running
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The supervisor, with real processes: every way to die is noticed within 2 s, told with its cause, and mended."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -110,6 +111,22 @@ def test_a_signal_during_a_training_is_told_within_two_seconds_and_the_worker_is
     assert status["last_exit"]["cause"] == cause
     assert client.load({"builtin": "plain"}, NOISE)["ok"]
     assert client.profile(1, 1)["ok"]
+
+
+@pytest.mark.slow
+def test_a_process_that_a_task_forked_ends_with_the_trainer_and_keeps_no_client_waiting(worker, client):
+    helps = "helper = os.fork()\nif not helper:\n    time.sleep(60)\n    os._exit(0)\n"
+    text = f"import os, time\n{helps}def model(shape): pass\n"
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    client.load({"name": "forks.py", "source": text, "sha256": sha256}, NOISE)
+    trainer = worker.trainer()
+    helper = int(Path(f"/proc/{trainer}/task/{trainer}/children").read_text())
+    job = training(client)
+    sent_s = time.monotonic()
+    os.kill(trainer, signal.SIGKILL)
+    assert job.outcome().kind == "died"
+    assert time.monotonic() - sent_s < NOTICED_S
+    until(lambda: not alive(helper))
 
 
 @pytest.mark.slow
@@ -232,6 +249,22 @@ def test_the_socket_is_for_owner_and_group_only_and_for_one_worker(worker):
     assert b"another worker serves it" in said
     assert b"Traceback" not in said
     assert worker.answers()
+
+
+def test_a_lock_that_a_worker_removed_at_its_end_is_no_lock(tmp_path, monkeypatch):
+    path, asked = str(tmp_path / "worker.sock"), []
+    flock = fcntl.flock
+
+    def lock(file, how):
+        if not asked:
+            Path(f"{path}.lock").unlink()
+        asked.append(file)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with supervisor.SocketClaim(path), pytest.raises(supervisor.UnusableSocket, match="another worker serves it"):
+        supervisor.SocketClaim(path).__enter__()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -254,6 +254,34 @@ def test_a_loss_of_ones_own_is_trained_and_tested_with():
         np.testing.assert_allclose(one.arrays[name], other.arrays[name], rtol=1e-4, atol=1e-6)
 
 
+def test_places_without_a_label_count_neither_as_right_nor_as_wrong(monkeypatch):
+    class Echo(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scores = torch.nn.Embedding(5, 5)
+            self.scores.weight.data = 50 * torch.eye(5)
+
+        def forward(self, x):
+            return self.scores(x).transpose(1, 2)
+
+    x = np.arange(24).reshape(4, 6) % 5
+    y = x.copy()
+    y[:, 2:4], y[:, 5] = sources.UNLABELLED, (x[:, 5] + 1) % 5
+    data = sources.check_data(sources.free_data(x, y, x, y, classes=5), "test")
+    trainer = Trainer(TrainingTask("echo", "", lambda _: Echo(), cross_entropy, None), data)
+    training = trainer.start(trainer.arrays(), None, 0, TrainingOptions(1, 4, 0.0))
+    training.advance(1)
+
+    assert training.result().accuracy == trainer.evaluate(trainer.arrays())[1] == 0.75
+
+    y[0, 1:], y[1] = sources.UNLABELLED, sources.UNLABELLED  # 7 of 9 are right, in batches of unlike many
+    trainer = Trainer(trainer.task, data._replace(test_y=y))
+    whole = trainer.evaluate(trainer.arrays())
+    monkeypatch.setattr("fedge.worker.trainer.TEST_BATCH", 1)
+    assert trainer.evaluate(trainer.arrays()) == pytest.approx(whole)
+    assert whole[1] == pytest.approx(7 / 9)
+
+
 def test_weights_that_are_frozen_or_unused_do_not_stop_training():
     class Odd(torch.nn.Module):
         def __init__(self, shape):

@@ -287,13 +287,20 @@ def test_after_a_failure_its_kind_is_told_and_the_worker_is_usable(tmp_path, tas
         assert client.train(begin(2), steps=2, finish=True)[0]["done"] == 2
 
 
-def test_after_an_error_that_breaks_cuda_the_answer_is_sent_and_the_process_ends(tmp_path):
+@pytest.mark.parametrize(
+    "said", ["device-side assert triggered", "the launch timed out and was terminated", "hardware stack error"]
+)
+def test_after_an_error_that_breaks_cuda_the_answer_is_sent_and_the_process_ends(tmp_path, monkeypatch, said):
+    def fail():
+        raise RuntimeError(f"CUDA error: {said}")
+
+    monkeypatch.setitem(fake_worker.HAPPENINGS, "broken", fail)
     worker = ThreadedWorker(tmp_path)
     with WorkerClient(worker.path, LIMIT_S) as client:
         client.load({"builtin": "broken"}, NOISE)
         error = error_of(client.train, begin(), steps=3)
     assert error.kind == "failed"
-    assert "device-side assert" in error.text
+    assert said in error.text
     until(lambda: worker.ends == [trainer_process.BROKEN_EXIT])
 
 
@@ -416,3 +423,12 @@ def test_a_thousand_requests_leak_no_file_descriptor(loaded):
         loaded.profile(1, 1)
         loaded.status()
     until(lambda: open_files() <= before + 2)
+
+
+def test_requests_of_clients_that_vanish_while_they_are_turned_away_leak_none_either(client, worker, monkeypatch):
+    monkeypatch.setattr(trainer_process, "MOST_REQUEST", 100)
+    client.status()
+    before = open_files()
+    for _ in range(20):
+        half_a_model(worker, "request").close()
+    until(lambda: client.status()["state"] == "idle" and open_files() <= before + 2)

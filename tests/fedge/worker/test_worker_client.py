@@ -108,6 +108,12 @@ def test_a_request_that_a_death_cuts_off_tells_the_cause_too(scripted):
     assert "serve again" in error.text
 
 
+def test_a_worker_that_was_started_anew_as_a_whole_does_not_live_on(scripted):
+    error = error_of(scripted(vanish, answer(last_exit=None, up_s=0.0)).train, steps=1)
+    assert error.kind == "died"
+    assert "started anew with its supervisor [killed]; load and serve again" in error.text
+
+
 @pytest.mark.parametrize("status", [{"last_exit": None, "up_s": 9.0}, {"last_exit": DIED, "up_s": 3600.0}])
 def test_a_death_of_long_ago_is_not_taken_for_this_one(scripted, status):
     error = error_of(scripted(vanish, answer(**status)).profile, 1, 1)
