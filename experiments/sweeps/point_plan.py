@@ -25,7 +25,7 @@ from experiments.backends import launcher
 from experiments.spec.experiment_loader import NAME_ONLY_KEYS, load_experiment
 from experiments.spec.user_plugins import import_plugins
 from experiments.sweeps.sweep_spec import DimensionSpec, SweepSpec, read_sweep
-from fedge.atomic_files import sync_folder
+from fedge.atomic_files import sync_folder, sync_tree
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.json_reader import read_json
@@ -247,7 +247,7 @@ def commit_point(sweep: Path, point: ExperimentPoint, packed: bytes) -> Path:
     part.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(part, filter="data")
-    sync_folder(part)
+    sync_tree(part)
     shutil.rmtree(folder, ignore_errors=True)  # without a record, see find_point
     part.rename(folder)
     sync_folder(folder.parent)

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -242,8 +243,12 @@ def test_a_point_appears_as_a_whole_or_not_at_all(write_sweep, tmp_path, monkeyp
             commit_point(tmp_path, point, packed)
     assert find_point(tmp_path, point) is None
 
-    folder = commit_point(tmp_path, point, packed)
+    synced: list[str] = []
+    with monkeypatch.context() as watch:
+        watch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+        folder = commit_point(tmp_path, point, packed)
     assert find_point(tmp_path, point) == folder
+    assert {path.name for path in folder.rglob("*")} <= {*synced}
     assert {path.name for path in folder.iterdir()} >= {"run.yaml", "summary.json", "store", "model.safetensors"}
     shutil.rmtree(folder)
     assert find_point(tmp_path, point) is None
