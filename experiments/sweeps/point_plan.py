@@ -35,6 +35,8 @@ from fedge.telemetry import run_folder
 IDENTITY_DIGITS = 10
 MAX_LABEL = 60
 """Characters of a variant's name in a folder's name."""
+WITHIN = 0.3819
+"""Place in a range without steps whose value is tried: no whole number between whole ends less than 10,000 apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,20 @@ def _list_settings(spec: SweepSpec) -> Iterable[Mapping[str, Any]]:
 
 
 def _list_ends(space: Mapping[str, DimensionSpec]) -> Iterator[Mapping[str, Any]]:
-    """Yield settings in which every choice and both ends of every range occur."""
-    ends = {key: [*(one.choices or (one.low, one.high))] for key, one in space.items()}
+    """Yield settings in which every choice, both ends of every range and a fraction within those without steps occur.
+
+    The fraction shows keys that take whole numbers alone before it is drawn.
+    """
+    ends = {key: _list_edges(one) for key, one in space.items()}
     for place in range(max(map(len, ends.values()))):
         yield {key: values[min(place, len(values) - 1)] for key, values in ends.items()}
+
+
+def _list_edges(one: DimensionSpec) -> list[Any]:
+    if one.choices is not None:
+        return [*one.choices]
+    low, high = one.low or 0.0, one.high or 0.0
+    return [low, high] if one.step is not None or low == high else [low, low + WITHIN * (high - low), high]
 
 
 def build_variant(
