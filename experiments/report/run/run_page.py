@@ -275,7 +275,7 @@ def _build_accuracy_charts(run: LoadedRun) -> tuple[Chart, ...]:
             "Dashed: all boards work and wait at MAXN; dotted: they work at MAXN and wait in their lowest mode. Left "
             f"of a line: the same {run.experiment.workload.metric} for less energy."
         )
-        maxn_time["at MAXN"] = _accumulate(run, "maxn_round_s", times.per)
+        maxn_time["at MAXN"] = [end_s / times.per for end_s in _list_maxn_ends_s(run)]
         maxn_energy["at MAXN"] = _accumulate(run, "maxn_energy_j", joules.per)
         maxn_energy["MAXN, low idle"] = _accumulate(run, "maxn_parked_energy_j", joules.per)
     clock = axis(f"fleet clock ({times.unit})", rangemode="tozero")
@@ -292,6 +292,17 @@ def _build_accuracy_charts(run: LoadedRun) -> tuple[Chart, ...]:
 
 def _accumulate(run: LoadedRun, column: str, per: float) -> list[float]:
     return [total / per for total in run.accumulate(column)]
+
+
+def _list_maxn_ends_s(run: LoadedRun) -> list[float]:
+    """Return when the evaluated rounds would end at MAXN; the clock waits for the same evaluations between them."""
+    ends_s, start_s = [], 0.0
+    for row in run.rounds:
+        end_s = start_s + (row.maxn_round_s or 0.0)
+        start_s = end_s + (row.evaluation_s or 0.0)
+        if row.accuracy is not None:
+            ends_s.append(end_s)
+    return ends_s
 
 
 def _accuracy_chart(

@@ -151,6 +151,17 @@ def test_a_round_of_an_app_that_did_not_evaluate_is_left_out_of_the_accuracy(see
     assert both.charts["seeds-accuracy"]["data"][-1]["x"] == [1, 3]
 
 
+def test_the_same_rounds_at_maxn_wait_for_the_same_evaluations(make_run, change_rounds):
+    def evaluate(row: RoundRow) -> RoundRow:
+        before_s = 5.0 * (row.round - 1)
+        shifted = {"start_s": row.start_s + before_s, "end_s": row.end_s + before_s}
+        return dataclasses.replace(row, **shifted, evaluation_s=5.0, evaluation_energy_j=1.0)
+
+    shown = page_of(change_rounds(make_run(), evaluate)).charts["accuracy-time"]
+    assert trace(shown, "this run")["x"] == [20.0, 45.0, 70.0]
+    assert trace(shown, "at MAXN")["x"] == [16.0, 37.0, 58.0]
+
+
 def test_the_timeline_holds_every_phase_and_the_slack(make_run):
     charts = page_of(make_run()).charts
     work = trace(charts["timeline"], "work: nano")
