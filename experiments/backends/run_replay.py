@@ -101,6 +101,7 @@ class ReplayResult:
         siblings: Boards drawn from the measurements of another board of their kind.
         modelled: Boards of kinds that the run had not, emulated by their cost profile.
         warning: Why the prediction cannot be trusted; None if nothing is known against it.
+        metric: Name of the run's figure of merit.
         label: Origin of the predicted figures.
     """
 
@@ -113,6 +114,7 @@ class ReplayResult:
     modelled: int
     figures: tuple[ReplayFigure, ...]
     warning: str | None = None
+    metric: str = "accuracy"
     label: Label = "estimated"
 
 
@@ -179,6 +181,7 @@ def replay_run(
         modelled=len(others) - siblings,
         figures=tuple(_compare_figures(actual, pairs)),
         warning=None if others else _find_edge(changed, boards),
+        metric=run.workload.metric,
     )
 
 
@@ -283,6 +286,7 @@ def _run_on(experiment: Experiment, *, tables: Path, knowledge: RunKnowledge, fo
 def _compare_figures(
     actual: Mapping[str, Any], pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> Iterable[ReplayFigure]:
+    is_share = actual.get("metric", "accuracy") == "accuracy"
     for name in (*RATIO_FIGURES, *DIFFERENCE_FIGURES):
         known = [(before[name], after[name]) for before, after in pairs if before.get(name) and after.get(name)]
         if not known or actual.get(name) is None:
@@ -291,12 +295,12 @@ def _compare_figures(
         effects = [to_scale(after) - to_scale(before) for before, after in known]
         predicted = to_scale(actual[name]) + statistics.fmean(effects)
         half = _half_width(effects, PRIOR_DRAWS if name in RATIO_FIGURES else 0)
-        most = math.inf if name in RATIO_FIGURES else 1.0
+        least, most = (0.0, math.inf) if name in RATIO_FIGURES else (0.0, 1.0) if is_share else (-math.inf, math.inf)
         yield ReplayFigure(
             name,
             actual=actual[name],
             predicted=min(most, from_scale(predicted)),
-            low=None if half is None else max(0.0, from_scale(predicted - half)),
+            low=None if half is None else max(least, from_scale(predicted - half)),
             high=None if half is None else min(most, from_scale(predicted + half)),
         )
 

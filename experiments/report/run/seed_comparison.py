@@ -223,9 +223,14 @@ def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ..
     return (*accuracy, *list_goal_figures(runs), MEAN_ROUND, ENERGY, *SAVINGS)
 
 
-def describe_summary_figure(name: str) -> HeadlineFigure:
-    """Return how a figure of a run's summary is shown, from its name, which ends in its unit."""
+def describe_summary_figure(name: str, metric: str = "accuracy") -> HeadlineFigure:
+    """Return how a figure of a run's summary is shown, from its name, which ends in its unit.
+
+    ``metric`` is the name of the run's figure of merit, ``metric`` if it differs between runs.
+    """
     heading = name.removesuffix("_j").removesuffix("_s").replace("_", " ")
+    if name.endswith("accuracy") and not metric_scale(metric).unit:
+        return HeadlineFigure(heading.replace("accuracy", metric), name, NUMBERS, better=max)
     if "saving" in name or name.endswith(("accuracy", "_mape", "_ape", "_spent")):
         return _share_figure(heading, name, min if name.endswith(("ape", "spent")) else max)
     shown, unit = (energies, "J") if name.endswith("_j") else (DURATIONS, "s") if name.endswith("_s") else (NUMBERS, "")

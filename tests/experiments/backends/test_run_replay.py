@@ -21,7 +21,7 @@ from experiments.backends.run_replay import (
     replay_run,
 )
 from experiments.cli import main
-from experiments.cli.finished_runs import _list_notes
+from experiments.cli.finished_runs import _list_notes, build_replay_table
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
 from fedge.confidence_interval import student_t
@@ -184,3 +184,15 @@ def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_t
     assert 0.3 * PRIOR_SD_LOG < interval(agreed) < 3 * PRIOR_SD_LOG
     plain = student_t(63, 0.9) * statistics.stdev(spread) * math.sqrt(1 + 1 / 64)
     assert interval(spread) == pytest.approx(plain, rel=0.02)
+
+
+def test_an_accuracy_is_a_share_and_a_metric_of_a_tasks_own_is_not():
+    pairs = [({"final_accuracy": 31.0}, {"final_accuracy": 33.0})] * 2
+    (own,) = _compare_figures({"final_accuracy": 30.0, "metric": "peak ratio"}, pairs)
+    assert own.predicted == own.low == own.high == 32.0
+    (share,) = _compare_figures({"final_accuracy": 0.9}, [({"final_accuracy": 0.5}, {"final_accuracy": 0.7})] * 2)
+    assert share.predicted == share.high == 1.0
+    result = ReplayResult("run", ("seed=2",), 3, 2, 1, 0, 0, (own,), metric="peak ratio")
+    assert [cell.plain_text for cell in build_replay_table(result).rows[0]] == [
+        *("final peak ratio", "30.0", "32.0", "32.0 to 32.0", "2.00"),
+    ]

@@ -146,6 +146,14 @@ def test_the_summary_has_means_with_intervals_and_differences_by_seed(write_swee
     assert table.csv.splitlines()[2] == "energy (J),maxn,3,210,248.4137712,10,0,worse"
 
 
+def test_a_metric_of_a_tasks_own_has_its_name_and_no_percent(write_sweep, tmp_path, runs):
+    plan = plan_sweep(write_sweep(grid={"workload.metric": ["peak ratio"]}, figures=["final_accuracy"]))
+    run_sweep(plan, tmp_path / "out", 1)
+    rows = sweep_table(read_summary(tmp_path / "out")).rows
+    assert [cell.plain_text for cell in rows[0]][:1] == ["final peak ratio"]
+    assert rows[0][3].plain_text.startswith("0.500")
+
+
 def test_two_starts_at_a_time_are_refused(write_sweep, tmp_path, runs):
     (tmp_path / "out").mkdir()
     lock = FileLock(tmp_path / "out" / sweep_driver.LOCK_FILE, "a sweep")
