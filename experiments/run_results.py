@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.backends import launcher
 from experiments.backends.run_list import find_state
-from experiments.report.quantities import energy, percent
+from experiments.report.quantities import energy, format_metric
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment
 from fedge.json_reader import read_json
@@ -73,10 +73,10 @@ class Run(_ChartedRuns):
 
     def __repr__(self) -> str:
         summary, done = self.summary, self.rounds(arrow=True).num_rows
-        reached = summary.get("final_accuracy")
+        reached, metric = summary.get("final_accuracy"), self.experiment.workload.metric
         facts = [
             f"{done} of {self.experiment.rounds} rounds",
-            *([] if reached is None else [f"accuracy {percent(reached)}"]),
+            *([] if reached is None else [f"{metric} {format_metric(metric, reached)}"]),
             *([energy(summary["energy_j"])] if done else []),
             self.state,
         ]

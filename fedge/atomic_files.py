@@ -47,7 +47,17 @@ def write_text(path: Path, text: str) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Sync a folder, because a new file's name is on disk only after its folder has been synced."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_tree(folder: Path) -> None:
+    """Sync a folder with all files and folders in it."""
+    for path in (*folder.rglob("*"), folder):
+        _sync(path, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    opened = os.open(path, flags)
     try:
         os.fsync(opened)
     finally:

@@ -37,7 +37,8 @@ class ListedRun:
         differences: Fields in which it differs from the other runs of this experiment, with its values.
         rounds: Finished rounds.
         planned: Rounds of the experiment.
-        accuracy: Accuracy after the last finished round; None if nothing was trained.
+        metric: Name of its figure of merit.
+        accuracy: Figure of merit after the last evaluated round; None if nothing was trained.
         energy_j: Energy of the selected clients so far, in joules.
         started: Time of its start, as ISO 8601 in UTC.
         problem: Why the run cannot be read; empty if it can.
@@ -51,6 +52,7 @@ class ListedRun:
     state: RunProgress = "stopped"
     rounds: int = 0
     planned: int = 0
+    metric: str = "accuracy"
     accuracy: float | None = None
     energy_j: float = 0.0
     started: str = ""
@@ -118,6 +120,7 @@ def _describe_run(folder: Path, experiment: Experiment, differences: Mapping[str
         state=state,
         rounds=len(rounds),
         planned=experiment.rounds,
+        metric=experiment.workload.metric,
         accuracy=next((row.accuracy for row in reversed(rounds) if row.accuracy is not None), None),
         energy_j=sum(row.energy_j for row in rounds),
         started=datetime.fromtimestamp(made_s, UTC).isoformat(timespec="seconds"),

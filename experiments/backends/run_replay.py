@@ -9,7 +9,7 @@ where b is 1; b is near 0 where the changed run is known well and the run as it 
 board measures. The prior is worth w draws, in which both runs have the same error, of standard deviation s_0. The
 residuals' variance is moderated likewise, (w s_0^2 + sum (dv - b dc)^2) / (w + K - 1), with as many degrees of freedom
 of Student's t: most draws of a board lead to the same choices, so that K of them may all agree by chance. The interval
-is that of one further draw. The final accuracy is taken as it is, without the logarithm.
+is that of one further draw. Accuracies are compared by their differences.
 
 References:
     Smyth, "Linear models and empirical Bayes methods for assessing differential expression in microarray experiments",
@@ -62,7 +62,7 @@ from server.state import checkpoint
 RATIO_FIGURES = ("energy_j", "makespan_s", "mean_round_s")
 DIFFERENCE_FIGURES = ("final_accuracy",)
 INTERVAL_LEVEL = 0.90
-PRIOR_SD, PRIOR_DRAWS = 0.005, 4
+PRIOR_SD_LOG, PRIOR_DRAWS = 0.005, 4
 """s_0 and w; chosen by the likelihood of 48 changed runs, with other seeds than those of benchmarks/replay.py."""
 EDGE_SHARE = 0.1
 """Share of the way from the least to the most power of the boards below which a limit on the fleet's power is at the
@@ -103,6 +103,7 @@ class ReplayResult:
         siblings: Boards drawn from the measurements of another board of their kind.
         modelled: Boards of kinds that the run had not, emulated by their cost profile.
         warning: Why the prediction cannot be trusted; None if nothing is known against it.
+        metric: Name of the run's figure of merit.
         label: Origin of the predicted figures.
     """
 
@@ -115,6 +116,7 @@ class ReplayResult:
     modelled: int
     figures: tuple[ReplayFigure, ...]
     warning: str | None = None
+    metric: str = "accuracy"
     label: Label = "estimated"
 
 
@@ -181,6 +183,7 @@ def replay_run(
         modelled=len(others) - siblings,
         figures=tuple(_compare_figures(actual, pairs)),
         warning=None if others else _find_edge(changed, boards),
+        metric=run.workload.metric,
     )
 
 
@@ -285,39 +288,51 @@ def _run_on(experiment: Experiment, *, tables: Path, knowledge: RunKnowledge, fo
 def _compare_figures(
     actual: Mapping[str, Any], pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> Iterable[ReplayFigure]:
+    is_share = actual.get("metric", "accuracy") == "accuracy"
     for name in (*RATIO_FIGURES, *DIFFERENCE_FIGURES):
         known = [(before[name], after[name]) for before, after in pairs if before.get(name) and after.get(name)]
         if not known or not actual.get(name):
             continue
         is_ratio = name in RATIO_FIGURES
-        to_scale, from_scale = (np.log, math.exp) if is_ratio else (np.asarray, float)
-        before, after = to_scale(np.transpose(known))
-        predicted, half = _predict_changed(before, after, float(to_scale(actual[name])))
-        most = math.inf if is_ratio else 1.0
+        (before, after), own = np.transpose(known), float(actual[name])
+        if is_ratio:
+            predicted, half = _predict_by_regression(np.log(before), np.log(after), math.log(own))
+        else:
+            predicted, half = _predict_by_difference(after - before, own)
+        scale = math.exp if is_ratio else float
+        least, most = (0.0, math.inf) if is_ratio else (0.0, 1.0) if is_share else (-math.inf, math.inf)
         yield ReplayFigure(
             name,
-            actual=actual[name],
-            predicted=min(most, from_scale(predicted)),
-            low=None if half is None else max(0.0, from_scale(predicted - half)),
-            high=None if half is None else min(most, from_scale(predicted + half)),
+            actual=own,
+            predicted=min(most, scale(predicted)),
+            low=None if half is None else max(least, scale(predicted - half)),
+            high=None if half is None else min(most, scale(predicted + half)),
         )
 
 
-def _predict_changed(before: Floats, after: Floats, actual: float) -> tuple[float, float | None]:
-    """Predict a figure of the changed run from its draws and those of the run as it was, shape (draws,) each.
+def _predict_by_regression(before: Floats, after: Floats, actual: float) -> tuple[float, float | None]:
+    """Predict a figure of the changed run, and half the width of its interval, which is None for a single draw.
 
-    ``actual`` is the real run's. Returns also half the width of the interval; None for a single draw.
+    Args:
+        before: Log of the figure in the draws of the run as it was, shape (draws,).
+        after: The same in those of the changed run.
+        actual: Log of the real run's figure.
     """
-    from_mean, changed_from_mean = before - before.mean(), after - after.mean()
-    prior = PRIOR_DRAWS * PRIOR_SD**2
+    from_mean, changed_from_mean, prior = before - before.mean(), after - after.mean(), PRIOR_DRAWS * PRIOR_SD_LOG**2
     squares = prior + from_mean @ from_mean
     slope = (prior + from_mean @ changed_from_mean) / squares
     surprise = actual - before.mean()
-    predicted = float(after.mean() + slope * surprise)
-    count = len(before)
+    predicted, count = float(after.mean() + slope * surprise), len(before)
     if count < 2:
         return predicted, None
-    residuals = changed_from_mean - slope * from_mean
-    degrees = PRIOR_DRAWS + count - 1
+    residuals, degrees = changed_from_mean - slope * from_mean, PRIOR_DRAWS + count - 1
     variance = (prior + residuals @ residuals) / degrees * (1 + 1 / count + surprise**2 / squares)
     return predicted, student_t(degrees, INTERVAL_LEVEL) * math.sqrt(variance)
+
+
+def _predict_by_difference(effects: Floats, actual: float) -> tuple[float, float | None]:
+    """Predict a figure and half the width of its interval from the changes in the draws; None for a single draw."""
+    predicted, count = actual + float(effects.mean()), len(effects)
+    if count < 2:
+        return predicted, None
+    return predicted, student_t(count - 1, INTERVAL_LEVEL) * float(effects.std(ddof=1)) * math.sqrt(1 + 1 / count)

@@ -107,13 +107,15 @@ def build_replay_table(result: ReplayResult) -> Table:
 
     rows = []
     for figure in result.figures:
-        shown = describe_summary_figure(figure.name)
+        shown = describe_summary_figure(figure.name, result.metric)
         actual, predicted = (shown.format(value)[0] for value in (figure.actual, figure.predicted))
         interval = (
             "" if figure.low is None or figure.high is None else " to ".join(shown.format(figure.low, figure.high))
         )
         if shown.unit == "%":
             change = quantities.percent(figure.predicted - figure.actual).replace("%", "points")
+        elif figure.name == "final_accuracy":  # a metric of the task's own may be zero or negative
+            change = quantities.number(figure.predicted - figure.actual)
         else:
             change = quantities.percent(figure.predicted / figure.actual - 1)
         rows.append(

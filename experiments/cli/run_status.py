@@ -187,8 +187,10 @@ def runs(
 
 def build_runs_table(found: Sequence[ListedRun], title: str) -> Table:
     """Build a table with one row per run."""
-    from experiments.report.quantities import energy, percent
+    from experiments.report.quantities import energy, format_metric
     from experiments.report.tables import Column, build_table, number_cell, text_cell
+
+    metrics = {one.metric for one in found if one.accuracy is not None} or {"accuracy"}
 
     tags: list[Column[ListedRun]] = [("tags", lambda one: text_cell(", ".join(one.tags)))]
     columns: list[Column[ListedRun]] = [
@@ -197,7 +199,10 @@ def build_runs_table(found: Sequence[ListedRun], title: str) -> Table:
         ("differs in", lambda one: text_cell(describe_differences(one))),
         ("state", lambda one: text_cell("unreadable" if one.problem else one.state)),
         ("rounds", lambda one: number_cell(f"{one.rounds}/{one.planned}", one.rounds)),
-        ("accuracy", lambda one: number_cell(percent(one.accuracy), one.accuracy)),
+        (
+            "metric" if len(metrics) > 1 else metrics.pop(),
+            lambda one: number_cell(format_metric(one.metric, one.accuracy), one.accuracy),
+        ),
         ("energy", lambda one: number_cell(energy(one.energy_j if one.rounds else None), one.energy_j)),
     ]
     return build_table("runs", columns, found, title)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.fleet import board_rules, inventory, selected_fleet
+from experiments.fleet import board_rules, selected_fleet
 from experiments.fleet.board_rules import OPTIONAL_SERVER_SERVICES, SERVER_SERVICES, find_full_folders
 from experiments.fleet.playbook_progress import AnswerProgress
 from experiments.fleet.playbook_runner import (
@@ -367,8 +367,9 @@ def query_hosts(
 
 def _build_status_call(fleet: SelectedFleet, folder: Path) -> PlaybookCall:
     call = fleet.build_call(STATUS_PLAYBOOK)
-    # The server is always queried, because its view of a board is part of the board's status.
-    limit = f"{call.limit},{inventory.SERVER}" if call.limit else None
+    # The server is always queried, because its view of a board is part of the board's status. Hosts by name: Ansible
+    # would not read a pattern with colons, or exclude the server where the pattern does.
+    limit = ",".join(dict.fromkeys((*fleet.boards, fleet.inventory.server.name))) if call.limit else None
     return replace(call, limit=limit, variables={"status_to": str(folder)})
 
 

@@ -108,7 +108,8 @@ def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days:
     Raises:
         BadInput: If a host is malformed, or the certificate would outlive its CA.
     """
-    until, last = now + timedelta(days=days), ca.certificate.not_valid_after_utc
+    # A certificate ends at a whole second: with the fraction, one as long as its CA would outlive it.
+    until, last = now.replace(microsecond=0) + timedelta(days=days), ca.certificate.not_valid_after_utc
     if until > last:
         left = max(0, (last - now).days)
         raise BadInput("--days", str(days), f"at most {left}: the CA ends on {last:%Y-%m-%d}; make a new one in time")

@@ -25,7 +25,7 @@ from experiments.backends import launcher
 from experiments.spec.experiment_loader import NAME_ONLY_KEYS, load_experiment
 from experiments.spec.user_plugins import import_plugins
 from experiments.sweeps.sweep_spec import DimensionSpec, SweepSpec, read_sweep
-from fedge.atomic_files import sync_folder
+from fedge.atomic_files import sync_folder, sync_tree
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
 from fedge.json_reader import read_json
@@ -35,6 +35,8 @@ from fedge.telemetry import run_folder
 IDENTITY_DIGITS = 10
 MAX_LABEL = 60
 """Characters of a variant's name in a folder's name."""
+WITHIN = 0.3819
+"""Place in a range without steps whose value is tried: no whole number between whole ends less than 10,000 apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,20 @@ def _list_settings(spec: SweepSpec) -> Iterable[Mapping[str, Any]]:
 
 
 def _list_ends(space: Mapping[str, DimensionSpec]) -> Iterator[Mapping[str, Any]]:
-    """Yield settings in which every choice and both ends of every range occur."""
-    ends = {key: [*(one.choices or (one.low, one.high))] for key, one in space.items()}
+    """Yield settings in which every choice, both ends of every range and a fraction within those without steps occur.
+
+    The fraction shows keys that take whole numbers alone before it is drawn.
+    """
+    ends = {key: _list_edges(one) for key, one in space.items()}
     for place in range(max(map(len, ends.values()))):
         yield {key: values[min(place, len(values) - 1)] for key, values in ends.items()}
+
+
+def _list_edges(one: DimensionSpec) -> list[Any]:
+    if one.choices is not None:
+        return [*one.choices]
+    low, high = one.low or 0.0, one.high or 0.0
+    return [low, high] if one.step is not None or low == high else [low, low + WITHIN * (high - low), high]
 
 
 def build_variant(
@@ -247,7 +259,7 @@ def commit_point(sweep: Path, point: ExperimentPoint, packed: bytes) -> Path:
     part.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(part, filter="data")
-    sync_folder(part)
+    sync_tree(part)
     shutil.rmtree(folder, ignore_errors=True)  # without a record, see find_point
     part.rename(folder)
     sync_folder(folder.parent)

@@ -80,12 +80,14 @@ class _SweepState:
 
     def summarise(self) -> SweepSummary:
         figures = tuple(dict.fromkeys((*self.plan.spec.aims, *self.plan.spec.figures)))
+        metrics = {one.variant.experiment.workload.metric for one in self.results.values()} or {"accuracy"}
         return SweepSummary(
             self.plan.path.name,
             planned=self.planned,
             packages=tuple(self.packages),
             best=self._find_best(),
             variants=summarise_variants([*self.results.values()], figures),
+            metric="metric" if len(metrics) > 1 else metrics.pop(),
         )
 
     def _find_best(self) -> str | None:

@@ -54,6 +54,7 @@ class SweepSummary:
     Attributes:
         packages: Versions of fedge with which the finished points were run.
         best: The variant that a sampler's aim prefers; None without a sampler.
+        metric: Name of the runs' figure of merit; ``metric`` if it differs between variants.
     """
 
     name: str
@@ -61,6 +62,7 @@ class SweepSummary:
     packages: tuple[str, ...]
     best: str | None
     variants: tuple[VariantSummary, ...]
+    metric: str = "accuracy"
 
     @property
     def finished_count(self) -> int:

@@ -49,7 +49,12 @@ from fedge.characterisation.sweep_plan import (
 )
 from fedge.confidence_interval import Estimate, estimate_ratio
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
-from fedge.costs.input_pipeline.pipeline_model import InputPipeline, compute_host_factor, solve_steady_state
+from fedge.costs.input_pipeline.pipeline_model import (
+    InputPipeline,
+    compute_host_factor,
+    scale_host_times,
+    solve_steady_state,
+)
 from fedge.types import DeviceSpec, Label, PowerMode
 
 MEMORY_SLOPE = -0.5
@@ -95,7 +100,8 @@ def _propose_clock_step(
     slope = estimate_slope(model.now.point, group, knob, lambda one: one.compute_s.value / one.steps)
     host_share = model.pipeline.step.host_share
     compute = _compute_time_factor(knob, then / value, host=host, host_share=host_share, slope=slope)
-    pipeline = _scale_pipeline(model.pipeline, host, compute)
+    pipeline = scale_host_times(model.pipeline, host)
+    pipeline = replace(pipeline, step=replace(pipeline.step, compute_s=pipeline.step.compute_s * compute))
     e2e_s = model.predict_e2e_s(pipeline)
     change = e2e_s.value - model.now.e2e_s.value
     ends = [e2e_s.value + by * SLOPE_UNCERTAINTY * change for by in (-1.0, 1.0)]
@@ -129,16 +135,6 @@ def _compute_time_factor(knob: str, ratio: float, host: float, host_share: float
 def _host_time_factor(mode: PowerMode, spec: DeviceSpec) -> float:
     shares = np.array([[mode.cpu_mhz / max(spec.cpu_mhz)], [mode.mem_mhz / max(spec.mem_mhz)]])
     return float(compute_host_factor(*shares)[0])
-
-
-def _scale_pipeline(pipeline: InputPipeline, host: float, compute: float) -> InputPipeline:
-    samples, step = pipeline.samples, pipeline.step
-    parts = {name: getattr(step, name) * host for name in ("copy_s", "collate_s", "handover_s", "overhead_s")}
-    return replace(
-        pipeline,
-        samples=replace(samples, fetch_s=samples.fetch_s * host, preprocess_s=samples.preprocess_s * host),
-        step=replace(step, compute_s=step.compute_s * compute, **parts),
-    )
 
 
 def _load_spec(board: str) -> DeviceSpec | None:

@@ -80,7 +80,8 @@ class ViewFeed:
         return self._json
 
     async def ask(self, question: Callable[[ViewSource], T]) -> T:
-        """Query the source outside the event loop, one query at a time."""
+        """Query the source, at most one period behind, outside the event loop, one query at a time."""
+        await self._refresh()
         async with self._turn:
             return await asyncio.to_thread(question, self._source)
 

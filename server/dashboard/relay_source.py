@@ -70,7 +70,7 @@ class RelaySource:
         return None if body is None else ROUND_JSON.validate_json(body)
 
     def _get(self, path: str, tag: str = "") -> bytes | None:
-        """Return the body of an answer; None for 404 (not found) and 304 (unchanged since ``tag``).
+        """Return the body of an answer; None for 304 (unchanged since ``tag``) and, but for the view, 404 (not found).
 
         Raises:
             RunFailed: The other dashboard does not answer, denies access, or its answer is too large.
@@ -86,7 +86,7 @@ class RelaySource:
                 if path == "/api/view":
                     self._tag = answer.headers.get("ETag") or ""
         except HTTPError as error:
-            if error.code in {304, 404}:
+            if error.code == 304 or (error.code == 404 and path != "/api/view"):
                 return None
             why = ACCESS_ADVICE if error.code == 401 else f"it answered {error.code}"
             raise RunFailed(f"{self._url}: {why}") from error

@@ -54,6 +54,7 @@ class RunInfo:
         changed_at_s: Unix time of the last row, in seconds.
         real: True for real boards, which can fall silent.
         store: Identifier of the run's rows, which a resumed run keeps; empty if there are none.
+        metric: Name of the task's figure of merit, which is a share if it is the accuracy.
     """
 
     name: str = ""
@@ -64,6 +65,7 @@ class RunInfo:
     changed_at_s: float | None = None
     real: bool = False
     store: str = ""
+    metric: str = "accuracy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +362,7 @@ def parse_policy(record: Mapping[str, Any]) -> str:
 
 def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | None) -> RunInfo:
     """Build the description of a run from the content of its YAML file."""
-    rounds = record.get("rounds")
+    rounds, work = record.get("rounds"), record.get("workload")
     return RunInfo(
         name=str(record.get("name") or ""),
         policy=parse_policy(record),
@@ -369,6 +371,7 @@ def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | N
         rounds=rounds if isinstance(rounds, int) else 0,
         changed_at_s=changed_at_s,
         real=record.get("backend") == "fleet",
+        metric=str((work.get("metric") if isinstance(work, dict) else None) or "accuracy"),
     )
 
 

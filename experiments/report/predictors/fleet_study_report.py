@@ -252,7 +252,8 @@ def _list_round_charts(groups: Mapping[str, Sequence[FleetRun]]) -> Iterator[Cha
 
 def _boards_section(place: int, run: FleetRun) -> Section:
     rounds = [one for one in run.rounds if one.round >= SETTLED_FROM] or list(run.rounds)
-    names = list(rounds[0].chosen.energies_j)[:MAX_BOARDS_DRAWN]
+    known = list(dict.fromkeys(name for one in rounds for name in one.chosen.energies_j))
+    names = known[:MAX_BOARDS_DRAWN]
     data: list[Trace] = [
         chart.scatter_trace(
             name,
@@ -268,13 +269,14 @@ def _boards_section(place: int, run: FleetRun) -> Section:
         )
     ]
     whose = "entry of the fleet" if run.engine == "columns" else "board"
+    omitted = f" The first {len(names)} of {len(known):,}." if len(names) < len(known) else ""
     drawn = chart.xy_chart(
         f"boards-{place}",
         f"Energy of every {whose}",
         data,
         xaxis=axis("", type="category", tickangle=-60),
         yaxis=axis("mean energy (% of the board's at MAXN)", rangemode="normal"),
-        caption=f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}.",
+        caption=f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}.{omitted}",
         height_px=420,
         hovermode="x",
     )

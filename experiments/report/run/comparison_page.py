@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup
@@ -248,8 +247,8 @@ def accuracy_over_cost_charts(runs: Sequence[LoadedRun]) -> Iterator[Chart]:
     """Plot accuracy over simulated time and over energy, one line per run."""
     times = time_scale([run.rounds[-1].end_s for run in runs])
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
-    over_time = [[row.end_s / times.per for row in run.rounds] for run in runs]
-    over_energy = [[j / joules.per for j in accumulate(row.energy_j for row in run.rounds)] for run in runs]
+    over_time = [[row.end_s / times.per for row in run.evaluated_rounds] for run in runs]
+    over_energy = [[j / joules.per for j in run.accumulate("energy_j")] for run in runs]
     metric, goal, hover = find_metric(runs), find_common_goal(runs), Markup("{}, round {}: {}")
     scale = metric_scale(metric)
     for key, title, better, ends in (
@@ -265,7 +264,7 @@ def accuracy_over_cost_charts(runs: Sequence[LoadedRun]) -> Iterator[Chart]:
                 dash=run.style.dash,
                 hover=[
                     hover.format(run.name, row.round, format_metric(metric, accuracy))
-                    for row, accuracy in zip(run.rounds, run.accuracies, strict=True)
+                    for row, accuracy in zip(run.evaluated_rounds, run.accuracies, strict=True)
                 ],
             )
             for run, x in zip(runs, ends, strict=True)

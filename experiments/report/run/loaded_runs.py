@@ -12,7 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,9 +66,19 @@ class LoadedRun:
         return bool(self.summary["asynchronous"])
 
     @property
+    def evaluated_rounds(self) -> tuple[RoundRow, ...]:
+        """Rounds with an accuracy: all or none of them, except in a Flower app, which may leave some out."""
+        return tuple(row for row in self.rounds if row.accuracy is not None)
+
+    @property
     def accuracies(self) -> list[float]:
-        """Accuracy after every round; empty if nothing was trained."""
+        """Accuracy after every evaluated round; empty if nothing was trained."""
         return [row.accuracy for row in self.rounds if row.accuracy is not None]
+
+    def accumulate(self, column: str) -> list[float]:
+        """Return the sums of a column over the rounds up to each evaluated one."""
+        sums = accumulate(getattr(row, column) for row in self.rounds)
+        return [total for row, total in zip(self.rounds, sums, strict=True) if row.accuracy is not None]
 
     @property
     def compared_rounds(self) -> tuple[RoundRow, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 from markupsafe import Markup
@@ -276,12 +275,13 @@ def _build_accuracy_charts(run: LoadedRun) -> tuple[Chart, ...]:
             "Dashed: all boards work and wait at MAXN; dotted: they work at MAXN and wait in their lowest mode. Left "
             f"of a line: the same {run.experiment.workload.metric} for less energy."
         )
-        maxn_time["at MAXN"] = _accumulate(run, "maxn_round_s", times.per)
+        maxn_time["at MAXN"] = [end_s / times.per for end_s in _list_maxn_ends_s(run)]
         maxn_energy["at MAXN"] = _accumulate(run, "maxn_energy_j", joules.per)
         maxn_energy["MAXN, low idle"] = _accumulate(run, "maxn_parked_energy_j", joules.per)
     clock = axis(f"fleet clock ({times.unit})", rangemode="tozero")
     spent = axis(f"energy of the fleet ({joules.unit})", rangemode="tozero")
-    numbers, ends = [row.round for row in run.rounds], [row.end_s / times.per for row in run.rounds]
+    numbers = [row.round for row in run.evaluated_rounds]
+    ends = [row.end_s / times.per for row in run.evaluated_rounds]
     used = _accumulate(run, "energy_j", joules.per)
     return (
         _accuracy_chart(run, "rounds", chart.round_axis(len(run.rounds)), numbers, others={}, caption=EVERY_ROUND),
@@ -291,7 +291,18 @@ def _build_accuracy_charts(run: LoadedRun) -> tuple[Chart, ...]:
 
 
 def _accumulate(run: LoadedRun, column: str, per: float) -> list[float]:
-    return [total / per for total in accumulate(getattr(row, column) for row in run.rounds)]
+    return [total / per for total in run.accumulate(column)]
+
+
+def _list_maxn_ends_s(run: LoadedRun) -> list[float]:
+    """Return when the evaluated rounds would end at MAXN; the clock waits for the same evaluations between them."""
+    ends_s, start_s = [], 0.0
+    for row in run.rounds:
+        end_s = start_s + (row.maxn_round_s or 0.0)
+        start_s = end_s + (row.evaluation_s or 0.0)
+        if row.accuracy is not None:
+            ends_s.append(end_s)
+    return ends_s
 
 
 def _accuracy_chart(
@@ -312,7 +323,8 @@ def _accuracy_chart(
         for (name, other), dash in zip(others.items(), ("dash", "dot"), strict=False)
     ]
     hover = [
-        f"round {r.round}: {at:{digits}} {scale.unit}, loss {r.loss:.3g}" for r, at in zip(run.rounds, y, strict=True)
+        f"round {row.round}: {at:{digits}} {scale.unit}, loss {number(row.loss)}"
+        for row, at in zip(run.evaluated_rounds, y, strict=True)
     ]
     data.append(line_trace("this run", x, y, colour=COLOURS[0], hover=hover))
     title, up = f"Over {key}", axis(metric_title(metric))

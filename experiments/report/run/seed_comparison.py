@@ -32,6 +32,8 @@ from experiments.report.tables import Cell, Table, number_cell, swatch_cell, tex
 from fedge.confidence_interval import ConfidenceInterval, mean_interval, paired_interval
 
 RunFigure = Callable[[LoadedRun], float | None]
+RoundFigures = Callable[[LoadedRun], Sequence[float | None]]
+"""Returns a value for every round of a run, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +223,14 @@ def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ..
     return (*accuracy, *list_goal_figures(runs), MEAN_ROUND, ENERGY, *SAVINGS)
 
 
-def describe_summary_figure(name: str) -> HeadlineFigure:
-    """Return how a figure of a run's summary is shown, from its name, which ends in its unit."""
+def describe_summary_figure(name: str, metric: str = "accuracy") -> HeadlineFigure:
+    """Return how a figure of a run's summary is shown, from its name, which ends in its unit.
+
+    ``metric`` is the name of the run's figure of merit, ``metric`` if it differs between runs.
+    """
     heading = name.removesuffix("_j").removesuffix("_s").replace("_", " ")
+    if name.endswith("accuracy") and not metric_scale(metric).unit:
+        return HeadlineFigure(heading.replace("accuracy", metric), name, NUMBERS, better=max)
     if "saving" in name or name.endswith(("accuracy", "_mape", "_ape", "_spent")):
         return _share_figure(heading, name, min if name.endswith(("ape", "spent")) else max)
     shown, unit = (energies, "J") if name.endswith("_j") else (DURATIONS, "s") if name.endswith("_s") else (NUMBERS, "")
@@ -279,14 +286,14 @@ def build_band_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
     trained = [group for group in groups if all(run.accuracies for run in group.runs)]
     metric = find_metric(runs)
     so_far: dict[str, str] = {"rangemode": "tozero"}
-    charts: tuple[tuple[Sequence[SeedGroup], str, str, dict[str, Any], Callable[[LoadedRun], list[float]], float], ...]
+    charts: tuple[tuple[Sequence[SeedGroup], str, str, dict[str, Any], RoundFigures, float], ...]
     charts = (
         (
             trained,
             "accuracy",
             capitalise(metric),
             axis(metric_title(metric)),
-            lambda run: run.accuracies,
+            lambda run: [row.accuracy for row in run.rounds],
             metric_scale(metric).per,
         ),
         (
@@ -313,15 +320,16 @@ def build_band_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
             yield xy_chart(f"seeds-{key}", title, data, xaxis=rounds, yaxis=up, showlegend=True)
 
 
-def _accumulate_energy_j(run: LoadedRun) -> list[float]:
+def _accumulate_energy_j(run: LoadedRun) -> Sequence[float | None]:
     return list(accumulate(row.energy_j for row in run.rounds))
 
 
-def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[float]], per: float) -> Iterator[Trace]:
+def _band_traces(key: str, group: SeedGroup, values: RoundFigures, per: float) -> Iterator[Trace]:
     by_round: dict[int, list[float]] = {}
     for run in group.runs:
         for row, value in zip(run.rounds, values(run), strict=True):
-            by_round.setdefault(row.round, []).append(value / per)
+            if value is not None:
+                by_round.setdefault(row.round, []).append(value / per)
     means = {number: mean for number, one in sorted(by_round.items()) if (mean := mean_interval(one)) is not None}
     top = 1.0 / per if key == "accuracy" and per < 1.0 else math.inf
     known = [(number, mean) for number, mean in means.items() if mean.half_width is not None]

@@ -38,7 +38,7 @@ def sweep_table(summary: SweepSummary) -> Table:
     variants, rows = summary.variants, []
     for name in variants[0].figures if variants else ():
         if summary.finished_count == 0 or any(variant.figures[name].mean is not None for variant in variants):
-            shown = describe_summary_figure(name)
+            shown = describe_summary_figure(name, summary.metric)
             rows += [_build_row(shown, variant.figures[name], variant) for variant in variants]
     title = f"{summary.name}: {summary.finished_count} of {summary.planned} points"
     if len(variants) > 1:

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -78,8 +78,15 @@ class InstanceFailure:
 JobBuilder = Callable[[InstanceTask], BatchJob]
 
 
-def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuilder = build_job) -> list[InstanceRun]:
+def run_instances(
+    tasks: Sequence[InstanceTask],
+    seconds: float,
+    build: JobBuilder = build_job,
+    during: AbstractContextManager[object] | None = None,
+) -> list[InstanceRun]:
     """Run all instances at the same time; no process outlives the call.
+
+    ``during`` is entered for the runs themselves, without the instances' start and end.
 
     Returns:
         One run per task, in their order.
@@ -101,12 +108,14 @@ def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuild
                 there.close()
         for task, process, (here, _) in zip(tasks, processes, pipes, strict=True):
             _receive_message(here, process, task, READY_LIMIT_S)
-        for here, _ in pipes:
-            here.send("go")
         limit_s = READY_LIMIT_S + 2 * seconds
-        heard = [
-            _receive_message(here, p, task, limit_s) for task, p, (here, _) in zip(tasks, processes, pipes, strict=True)
-        ]
+        with during or nullcontext():
+            for here, _ in pipes:
+                here.send("go")
+            heard = [
+                _receive_message(here, process, task, limit_s)
+                for task, process, (here, _) in zip(tasks, processes, pipes, strict=True)
+            ]
         return [ran for ran in heard if isinstance(ran, InstanceRun)]
     finally:
         for process in processes:
@@ -233,38 +242,29 @@ def measure_placement(
     check_runnable(placement, runtimes)
     can = find_usable_libraries(runtimes)
     tasks = [InstanceTask(one, can[one.accelerator, one.precision], source) for one in placement.instances]
-    with _sample_power(read_w) as read:
-        ran = run_instances(tasks, seconds)
+    read: list[float] = []
+    ran = run_instances(tasks, seconds, during=_sample_power(read_w, read) if read_w else None)
     images = sum(one.batch_size * did.batches_per_s for one, did in zip(placement.instances, ran, strict=True))
-    return PlacementRun(PlacementMeasurement(placement, images, _mean_run_power_w(read, seconds)), tuple(ran))
+    return PlacementRun(PlacementMeasurement(placement, images, statistics.fmean(read) if read else None), tuple(ran))
 
 
 @contextmanager
-def _sample_power(read_w: Callable[[], float] | None) -> Iterator[list[float]]:
-    """Yield a list that collects the board's power in watts while something runs."""
-    read: list[float] = []
-    if read_w is None:
-        yield read
-        return
+def _sample_power(read_w: Callable[[], float], read: list[float]) -> Iterator[None]:
+    """Append the board's power in watts to ``read`` while something runs, at least once."""
     over = threading.Event()
 
     def look() -> None:
+        read.append(read_w())
         while not over.wait(POWER_SAMPLE_S):
             read.append(read_w())
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
-        yield read
+        yield
     finally:
         over.set()
         thread.join()
-
-
-def _mean_run_power_w(read: Sequence[float], seconds: float) -> float | None:
-    """Return the mean of the samples of the run itself, the last ones: before them the instances got ready."""
-    last = read[-max(1, int(0.8 * seconds / POWER_SAMPLE_S)) :]
-    return sum(last) / len(last) if last else None
 
 
 MAX_PLACEMENTS = 200

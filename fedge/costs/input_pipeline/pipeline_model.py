@@ -395,14 +395,23 @@ def scale_to_clocks(top: InputPipeline, clocks: ClockShares, compute_s: float, h
     0 to 1, are given, because the device has clocks of its own.
     """
     factor = float(compute_host_factor(np.array([clocks.cpu]), np.array([clocks.mem]))[0])
-    of_samples = {name: getattr(top.samples, name) * factor for name in ("fetch_s", "preprocess_s")}
-    of_step = {name: getattr(top.step, name) * factor for name in HOST_TIMES}
+    scaled = scale_host_times(top, factor)
     return dataclasses.replace(
-        top,
-        samples=dataclasses.replace(top.samples, **of_samples),
-        step=dataclasses.replace(top.step, compute_s=compute_s, host_share=host_share, **of_step),
+        scaled,
+        step=dataclasses.replace(scaled.step, compute_s=compute_s, host_share=host_share),
         host=dataclasses.replace(top.host, cores=float(clocks.cores)),
-        start_s=top.start_s * factor,
+    )
+
+
+def scale_host_times(pipeline: InputPipeline, factor: float) -> InputPipeline:
+    """Return the pipeline with ``factor`` times as long work on a core; compute time stays."""
+    of_samples = {name: getattr(pipeline.samples, name) * factor for name in ("fetch_s", "preprocess_s")}
+    of_step = {name: getattr(pipeline.step, name) * factor for name in HOST_TIMES}
+    return dataclasses.replace(
+        pipeline,
+        samples=dataclasses.replace(pipeline.samples, **of_samples),
+        step=dataclasses.replace(pipeline.step, **of_step),
+        start_s=pipeline.start_s * factor,
     )
 
 

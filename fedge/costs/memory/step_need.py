@@ -65,14 +65,18 @@ def fit_memory_calibration(tables: Sequence[StepTable], board: str, source: str)
     """Fit both models to all steps, one table per network; the spreads come from leaving out each network in turn.
 
     Raises:
-        BadInput: There are fewer than ``MIN_NETWORKS`` networks.
+        BadInput: There are fewer than ``MIN_NETWORKS`` networks, or no step of any shows its memory or its time.
     """
     if len(tables) < MIN_NETWORKS:
         got = "1 network" if len(tables) == 1 else f"{len(tables)} networks"
         raise BadInput("--data", got, f"at least {MIN_NETWORKS}: the spread comes from leaving one out")
     steps = gather_steps(tables)
     memory, time = _fit_memory(steps), _fit_time(steps)
-    spreads = np.sqrt(np.mean([_squared_left_out_errors(steps, table.network) for table in tables], axis=0))
+    errors = np.array([_squared_left_out_errors(steps, table.network) for table in tables])
+    for what, of_target in zip(("peak memory between idle and full", "time"), errors.T, strict=True):
+        if np.isnan(of_target).all():
+            raise BadInput("--data", f"no step with a {what}", "steps that show what a network needs")
+    spreads = np.sqrt(np.nanmean(errors, axis=0))
     return MemoryCalibration(
         board, memory=memory, time=time, memory_sd_log=float(spreads[0]), step_sd_log=float(spreads[1]), source=source
     )
@@ -90,7 +94,10 @@ def _fit_time(steps: MeasuredSteps) -> TimeModel:
 
 
 def _squared_left_out_errors(steps: MeasuredSteps, network: str) -> Floats:
-    """Return the mean squared log errors of memory and time on a network, fitted to the others."""
+    """Return the mean squared log errors of memory and time on a network, fitted to the others.
+
+    One is NaN where no step shows it: the network is too small or too large for the board's memory, or was not timed.
+    """
     own = steps.network == network
     others, judged = steps[~own], steps[own]
     memory, time = _fit_memory(others), _fit_time(others)
@@ -99,7 +106,10 @@ def _squared_left_out_errors(steps: MeasuredSteps, network: str) -> Floats:
     timed = np.isfinite(judged.measured["latency"])
     off_memory = np.log(judged.measured["memory"][shows] / need_mb[shows])
     off_time = np.log(judged.measured["latency"][timed] / step_ms[timed])
-    return np.array([np.mean(np.clip(off, -MAX_LOG_ERROR, MAX_LOG_ERROR) ** 2) for off in (off_memory, off_time)])
+    return np.array([
+        np.mean(np.clip(off, -MAX_LOG_ERROR, MAX_LOG_ERROR) ** 2) if len(off) else np.nan
+        for off in (off_memory, off_time)
+    ])  # fmt: skip
 
 
 # As a file ------------------------------------------------------------------------------------------------------------

@@ -264,7 +264,8 @@ def scale_rates(jobs: ServingJobs, factor: float) -> ServingJobs:
 def find_nearest_limits(jobs: ServingJobs, power_w: float) -> list[LimitChange]:
     """Return how far each limit alone would have to move for a choice to hold, the smallest change first.
 
-    If no limit alone is enough, power and latency are moved together; empty if the board cannot keep up at all.
+    If no limit alone is enough, power and latency are moved together; empty if the board cannot keep up at all, or
+    only with batches that pile up.
     """
     found = enumerate_choices(jobs).choices
     moves = []
@@ -283,7 +284,7 @@ def find_nearest_limits(jobs: ServingJobs, power_w: float) -> list[LimitChange]:
         if not moves and found.keeps_up.any():
             over = np.maximum((found.needed_s / budgets[:, None, None]).max(axis=0), found.power_w / power_w)
             moves.append(LimitChange("both", power_w, power_w * float(over[found.keeps_up].min())))
-    return sorted(moves, key=lambda move: abs(math.log(move.factor)))
+    return sorted((move for move in moves if math.isfinite(move.needed)), key=lambda move: abs(math.log(move.factor)))
 
 
 def _find_nearest_rate_hz(jobs: ServingJobs, power_w: float) -> float | None:

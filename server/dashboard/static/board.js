@@ -4,7 +4,7 @@ import { openPage } from "./entrance.js";
 import * as panel from "./panel.js";
 import * as tiles from "./tiles.js";
 import * as timeline from "./timeline.js";
-import { age, count, duration, energy, energyScale, number, percent } from "./words.js";
+import { age, count, duration, energy, energyScale, merit, number, percent } from "./words.js";
 
 const $ = id => document.getElementById(id);
 const STATES = { none: "no run", waiting: "waiting for the first round", going: "running", quiet: "no news", finished: "finished" };
@@ -14,6 +14,8 @@ let ahead = 0, heard = 0, stream = null, begun = false, measures = 0;
 
 const seconds = () => Date.now() / 1000 + ahead;
 const write = (id, text) => { const host = $(id); if (host.textContent !== text) host.textContent = text; };
+
+const title = metric => metric.charAt(0).toUpperCase() + metric.slice(1);
 
 function link(state, text) {
   $("link").className = `link ${state}`;
@@ -33,7 +35,8 @@ function head() {
 
 function summary() {
   const figures = view.summary, run = view.run, none = !figures.round;
-  write("s-accuracy", percent(figures.accuracy));
+  write("s-metric", title(run.metric));
+  write("s-accuracy", merit(run.metric, figures.accuracy));
   write("s-loss", none ? "" : figures.loss === null ? "nothing is trained" : `loss ${number(figures.loss)}`);
   write("s-round", run.rounds ? `${figures.round} of ${run.rounds}` : `${figures.round}`);
   $("s-progress").value = run.rounds ? figures.round / run.rounds : 0;
@@ -62,7 +65,9 @@ function charts() {
   const rounds = view.rounds, x = rounds.map(round => round.round), over = { x, whole: true };
   const [unit, per] = energyScale(rounds.map(round => round.energy_j));
   write("energy-unit", unit);
-  chart($("chart-accuracy"), { ...over, y: rounds.map(round => round.accuracy === null ? null : 100 * round.accuracy), most: 100 }, `Accuracy over ${count(x.length, "round")}`);
+  const { metric } = view.run, share = metric === "accuracy", y = rounds.map(round => round.accuracy === null ? null : (share ? 100 : 1) * round.accuracy);
+  write("chart-metric", share ? "Accuracy, %" : title(metric));
+  chart($("chart-accuracy"), { ...over, y, ...(share ? { most: 100 } : {}) }, `${title(metric)} over ${count(x.length, "round")}`);
   chart($("chart-time"), { ...over, y: rounds.map(round => round.round_s), limit: rounds.map(round => round.deadline_s), zero: true }, "Round time by round");
   chart($("chart-energy"), { ...over, y: rounds.map(round => round.energy_j / per), zero: true }, "Energy by round");
 }
@@ -83,7 +88,7 @@ function about() {
 
 function say(rounds) {
   const last = rounds.at(-1);
-  if (last) write("said", `Round ${last.round} is over: ${last.accuracy === null ? "" : `accuracy ${percent(last.accuracy)}, `}${duration(last.round_s)}.`);
+  if (last) write("said", `Round ${last.round} is over: ${last.accuracy === null ? "" : `${view.run.metric} ${merit(view.run.metric, last.accuracy)}, `}${duration(last.round_s)}.`);
 }
 
 // Below a few boards there is room for the timeline; beside many there is.

@@ -1,6 +1,6 @@
 // The index of runs: one row each, read again every two seconds while the page is in view.
 import { openPage } from "./entrance.js";
-import { count, energy, percent } from "./words.js";
+import { UNKNOWN, count, energy, merit } from "./words.js";
 
 const $ = id => document.getElementById(id);
 const PERIOD_MS = 2000, FIELDS = 4;
@@ -38,13 +38,18 @@ function begin(run) {
   return { host: make("tr", ...cells), cells, state, rounds, progress };
 }
 
+function reached(run) {
+  const text = merit(run.metric, run.accuracy);
+  return run.metric === "accuracy" || text === UNKNOWN ? text : `${run.metric} ${text}`;
+}
+
 function show(row, run) {
   row.state.textContent = run.problem ? "unreadable" : run.state;
   row.state.className = `badge ${STATES[run.state]}`;
   row.state.title = run.problem;
   row.progress.value = run.planned ? run.rounds / run.planned : 0;
   row.rounds.textContent = `${run.rounds} of ${run.planned}`;
-  const texts = { 2: run.tags.join(", "), 3: differences(run), 6: percent(run.accuracy), 7: run.rounds ? energy(run.energy_j) : "–", 8: run.started.slice(0, 16).replace("T", " ") };
+  const texts = { 2: run.tags.join(", "), 3: differences(run), 6: reached(run), 7: run.rounds ? energy(run.energy_j) : "–", 8: run.started.slice(0, 16).replace("T", " ") };
   for (const [place, text] of Object.entries(texts)) if (row.cells[place].textContent !== text) row.cells[place].textContent = text;
   const wanted = $("search").value.trim().toLowerCase();
   row.host.hidden = !`${run.name} ${texts[2]} ${texts[3]}`.toLowerCase().includes(wanted);

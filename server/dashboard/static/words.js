@@ -33,6 +33,11 @@ export function percent(value, digits = 1) {
   return known(value) ? `${(100 * value).toFixed(digits)} %`.replace("-", "−") : UNKNOWN;
 }
 
+// A task's figure of merit: an accuracy in percent, a metric of the task's own as a number.
+export function merit(metric, value) {
+  return metric === "accuracy" ? percent(value) : number(value);
+}
+
 // In steps that grow, so that a text changes only when it says something new.
 export function age(seconds) {
   if (!known(seconds)) return "";

@@ -13,6 +13,7 @@ from experiments.backends.run_list import list_runs
 from experiments.cli.run_status import build_runs_table
 from experiments.cli.run_status import runs as show_runs
 from experiments.report.run.run_names import describe_changes
+from experiments.run_results import Run
 from fedge.atomic_files import FileLock
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
@@ -36,6 +37,17 @@ def test_a_list_says_what_differs_between_the_runs_of_one_experiment(folder):
     assert found["maxn"].differences["policy.name"] == "maxn"
     assert set(found["maxn"].differences) == {"policy.name"}
     assert found["maxn"].rounds == found["maxn"].planned
+
+
+def test_a_metric_of_a_tasks_own_has_its_name_and_no_percent(make_run):
+    path = make_run("own") / "run.yaml"
+    path.write_text(path.read_text("utf-8") + "workload: {task: none, metric: peak ratio}\n", encoding="utf-8")
+    table = build_runs_table(list_runs(path.parent.parent), "runs")
+    assert table.rows[0][table.heads.index("peak ratio")].content == "0.833"
+    make_run("usual")
+    table = build_runs_table(list_runs(path.parent.parent), "runs")
+    assert {row[table.heads.index("metric")].content for row in table.rows} == {"0.833", "83.3 %"}
+    assert "peak ratio 0.833" in repr(Run(path.parent))
 
 
 def test_a_list_is_cut_down_to_the_runs_with_all_tags(folder):

@@ -14,16 +14,16 @@ import pytest
 
 from experiments.backends.local_backend import run_local
 from experiments.backends.run_replay import (
-    PRIOR_SD,
+    PRIOR_SD_LOG,
     ReplayFigure,
     ReplayResult,
     _compare_figures,
     _load_changed,
-    _predict_changed,
+    _predict_by_regression,
     replay_run,
 )
 from experiments.cli import main
-from experiments.cli.finished_runs import _list_notes
+from experiments.cli.finished_runs import _list_notes, build_replay_table
 from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
 from fedge.confidence_interval import student_t
@@ -183,7 +183,7 @@ def test_draws_that_agree_by_chance_leave_an_interval_and_many_draws_speak_for_t
         (figure,) = _compare_figures({"energy_j": 100.0}, pairs)
         return math.log(figure.high / figure.low) / 2
 
-    assert 0.3 * PRIOR_SD < interval(agreed) < 3 * PRIOR_SD
+    assert 0.3 * PRIOR_SD_LOG < interval(agreed) < 3 * PRIOR_SD_LOG
     plain = student_t(63, 0.9) * statistics.stdev(spread) * math.sqrt(1 + 1 / 64)
     assert interval(spread) == pytest.approx(plain, rel=0.05)
 
@@ -194,7 +194,7 @@ def test_intervals_hold_whatever_share_of_the_errors_both_runs_have_in_common(sh
     for _ in range(600):
         before = rng.normal(0.0, sd, 9)
         after = 0.3 + shared * before + rng.normal(0.0, 0.004, 9)  # the ninth is the real fleet
-        predicted, half = _predict_changed(before[:8], after[:8], before[8])
+        predicted, half = _predict_by_regression(before[:8], after[:8], before[8])
         assert half is not None
         held.append(abs(predicted - after[8]) <= half)
         errors.append(abs(predicted - after[8]))
@@ -202,3 +202,15 @@ def test_intervals_hold_whatever_share_of_the_errors_both_runs_have_in_common(sh
     assert 0.85 <= np.mean(held) <= 0.95
     assert np.mean(errors) <= 1.1 * np.mean(ratio_errors)
     assert shared > 0.0 or np.mean(errors) <= 0.3 * np.mean(ratio_errors)
+
+
+def test_an_accuracy_is_a_share_and_a_metric_of_a_tasks_own_is_not():
+    pairs = [({"final_accuracy": 31.0}, {"final_accuracy": 33.0})] * 2
+    (own,) = _compare_figures({"final_accuracy": 30.0, "metric": "peak ratio"}, pairs)
+    assert own.predicted == own.low == own.high == 32.0
+    (share,) = _compare_figures({"final_accuracy": 0.9}, [({"final_accuracy": 0.5}, {"final_accuracy": 0.7})] * 2)
+    assert share.predicted == share.high == 1.0
+    result = ReplayResult("run", ("seed=2",), 3, 2, 1, 0, 0, (own,), metric="peak ratio")
+    assert [cell.plain_text for cell in build_replay_table(result).rows[0]] == [
+        *("final peak ratio", "30.0", "32.0", "32.0 to 32.0", "2.00"),
+    ]

@@ -53,6 +53,12 @@ def test_the_folder_and_its_keys_are_closed_to_others(folder):
     assert modes == {"ca.key": 0o600, "ca.crt": 0o644, "server.key": 0o600, "server.crt": 0o644}
 
 
+def test_a_server_certificate_may_last_as_long_as_its_ca_at_any_instant(tmp_path):
+    found = create_keys(tmp_path / "keys", ["fleet.lan"], NOW + timedelta(microseconds=1), days=3650)
+
+    assert found.server_until == found.ca_until
+
+
 def test_key_and_certificate_are_what_a_tls_server_loads(folder):
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(folder / "server.crt", folder / "server.key")
     ssl.create_default_context(cafile=str(folder / "ca.crt"))

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -608,9 +609,25 @@ def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_pa
 
     asked = fleet_assessment.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
 
-    assert limits == ["nano-1,server"]
+    assert limits == ["nano-1,srv"]
     assert asked.fleet == FleetHosts(("nano-1", "nano-2"), ("nano-1",), "srv", LOGINS)
     assert assess_fleet(asked.fleet, asked.answers, OWN, asked.unreachable).boards[0].node == "online"
+
+
+@pytest.mark.parametrize("limit", ["boards:&site_a", "all:!server", "boards,!nano-2", "nano-1:srv"])
+def test_whatever_pattern_names_the_boards_they_and_the_server_are_asked(tmp_path, limit):
+    fleet = chosen(tmp_path, "nano-1")
+    limits: list[str | None] = []
+
+    def run(asking: PlaybookCall, log: Path, tell: object) -> PlaybookOutcome:
+        limits.append(asking.limit)
+        return playing(answers())(asking, log, tell)
+
+    fleet_assessment.query_hosts(
+        replace(fleet, options=replace(fleet.options, limit=limit)), tmp_path / "log", nobody(), run
+    )
+
+    assert limits == ["nano-1,srv"]
 
 
 def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path):

@@ -45,6 +45,17 @@ def sampled(make_run: Callable[..., Path]) -> Callable[..., Path]:
     return made
 
 
+@pytest.fixture
+def change_rounds() -> Callable[[Path, Callable[[RoundRow], RoundRow]], Path]:
+    """Changes the rows of a run's rounds."""
+
+    def changed(folder: Path, change: Callable[[RoundRow], RoundRow]) -> Path:
+        _store(folder, [change(row) for row in read_rows(folder, RoundRow)])
+        return folder
+
+    return changed
+
+
 def _store(folder: Path, rounds: Sequence[RoundRow], samples: Sequence[SampleRow] = ()) -> None:
     """Write the run's store anew, with the clients that it had."""
     clients = read_rows(folder, ClientRow)

@@ -125,6 +125,10 @@ SPACE = {"policy.time_weight": {"low": 0, "high": 1}}
             "sampler.space.rounds: got low 3 and high 1; a high",
         ),
         (
+            {"sampler": {"trials": 2, "minimise": "energy_j", "space": {"rounds": {"low": 2, "high": 12}}}},
+            "rounds: got 5.819; expected a whole number",
+        ),
+        (
             {"sampler": {"trials": 2, "minimise": "energy_j", "space": {"rounds": {"low": 3}}}},
             "sampler.space.rounds: got no range; low and high, or a list of choices",
         ),

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -145,6 +146,14 @@ def test_the_summary_has_means_with_intervals_and_differences_by_seed(write_swee
     assert table.csv.splitlines()[2] == "energy (J),maxn,3,210,248.4137712,10,0,worse"
 
 
+def test_a_metric_of_a_tasks_own_has_its_name_and_no_percent(write_sweep, tmp_path, runs):
+    plan = plan_sweep(write_sweep(grid={"workload.metric": ["peak ratio"]}, figures=["final_accuracy"]))
+    run_sweep(plan, tmp_path / "out", 1)
+    rows = sweep_table(read_summary(tmp_path / "out")).rows
+    assert [cell.plain_text for cell in rows[0]][:1] == ["final peak ratio"]
+    assert rows[0][3].plain_text.startswith("0.500")
+
+
 def test_two_starts_at_a_time_are_refused(write_sweep, tmp_path, runs):
     (tmp_path / "out").mkdir()
     lock = FileLock(tmp_path / "out" / sweep_driver.LOCK_FILE, "a sweep")
@@ -242,8 +251,12 @@ def test_a_point_appears_as_a_whole_or_not_at_all(write_sweep, tmp_path, monkeyp
             commit_point(tmp_path, point, packed)
     assert find_point(tmp_path, point) is None
 
-    folder = commit_point(tmp_path, point, packed)
+    synced: list[str] = []
+    with monkeypatch.context() as watch:
+        watch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+        folder = commit_point(tmp_path, point, packed)
     assert find_point(tmp_path, point) == folder
+    assert {path.name for path in folder.rglob("*")} <= {*synced}
     assert {path.name for path in folder.iterdir()} >= {"run.yaml", "summary.json", "store", "model.safetensors"}
     shutil.rmtree(folder)
     assert find_point(tmp_path, point) is None

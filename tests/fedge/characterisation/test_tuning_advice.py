@@ -78,6 +78,20 @@ def test_clocks_go_up_one_step_of_the_boards_table_and_not_beyond_it():
     assert not _about(compute_advice(sweep([replace(POINT, workers=2)], lambda _: truth, EXACT), PLAN), "gpu_mhz")
 
 
+def test_a_higher_clock_shortens_what_a_worker_adds_to_each_batch_too():
+    """One worker's batch takes 40 ms, 20 of them more than fetching and preparing it without workers."""
+    slow = replace(POINT, mode=replace(TOP, cpu_mhz=1190.4))
+
+    def truth(point: SweepPoint) -> Truth:
+        return Truth(stall_s=0.009 if point.workers else 0.02, compute_s=0.03, fetch_s=0.004, preprocess_s=0.016)
+
+    both = varied(slow, "workers", [0, 1])
+    found = _about(compute_advice(sweep(both, truth, EXACT), PLAN), "cpu_mhz")
+    (saving,) = [one.saving for one in found if one.point == both[1].key]
+    old, new = (0.8 * 2265.6 / mhz + 0.2 for mhz in (1190.4, 1267.2))
+    assert saving == pytest.approx(1 - new / old, abs=0.003)
+
+
 def test_twice_the_batch_is_foretold_where_two_sizes_tell_what_a_sample_costs():
     def truth(point: SweepPoint) -> Truth:
         return Truth(

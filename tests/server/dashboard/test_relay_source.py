@@ -60,6 +60,12 @@ def test_a_page_that_is_gone_becomes_a_line_and_its_figures_stay(tmp_path):
         source.history("nano-1")
 
 
+def test_a_server_without_such_a_view_becomes_a_line(tmp_path):
+    begin(tmp_path / "run", 3, played=1)
+    with page_of(tmp_path / "run") as url:
+        assert relay(f"{url}/runs").view().problem == f"{url}/runs: it answered 404"
+
+
 def test_the_other_pages_token_is_needed_and_never_told(tmp_path):
     begin(tmp_path / "run", 3, played=1)
     with page_of(tmp_path / "run", TOKEN) as url:

@@ -111,6 +111,9 @@ def test_a_run_file_of_any_shape_gives_what_can_be_read_of_it():
     info = views.run_info(record, "going", 1.0)
     assert (info.name, info.policy, info.rounds, info.real) == ("x", "maxn", 4, False)
     assert views.run_info({"rounds": "many", "policy": {"name": "balanced"}}, "none", None).policy == "balanced"
+    assert info.metric == "accuracy"
+    assert views.run_info({"workload": {"metric": "peak ratio"}}, "going", None).metric == "peak ratio"
+    assert views.run_info({"workload": 3}, "going", None).metric == "accuracy"
 
 
 def test_labels_tell_where_the_figures_come_from():

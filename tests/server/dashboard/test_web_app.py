@@ -62,6 +62,13 @@ def test_figures_are_json_and_not_sent_twice(client):
     assert client.get("/metrics").text == "fedge_up 1\n"
 
 
+def test_a_board_and_a_round_are_answered_to_whom_has_not_asked_for_the_view(tmp_path):
+    begin(tmp_path / "run", 3, played=1)
+    for path in ("/api/boards/nano-1", "/api/rounds/1"):
+        with client_of(RunSource(tmp_path / "run")) as client:
+            assert client.get(path).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [

@@ -85,6 +85,24 @@ def test_the_page_of_a_fleet_has_the_plane_the_rounds_and_every_board(tmp_path):
     assert "<b>mine</b>" not in page.split("<script", 1)[0]
 
 
+def test_boards_that_were_selected_in_some_rounds_only_are_shown(tmp_path):
+    run = run_of("balanced", 1)
+    ways = ("chosen", "oracle", "maxn", "preset")
+
+    def select(one: RoundComparison, board: str) -> RoundComparison:
+        costs = {way: getattr(one, way) for way in ways}
+        return replace(one, **{way: replace(c, energies_j={board: c.energies_j[board]}) for way, c in costs.items()})
+
+    rounds = tuple(select(one, f"nano-{1 + one.round % 2}") for one in run.rounds)
+    write_fleet_page(FLEET, [replace(run, rounds=rounds)], tmp_path / "page.html")
+
+    (chosen, *_) = check_drawn((tmp_path / "page.html").read_text(encoding="utf-8"))["boards-0"]["data"]
+    assert dict(zip(chosen["x"], chosen["y"], strict=True)) == {
+        "nano-1": pytest.approx(75.0),
+        "nano-2": pytest.approx(75.0),
+    }
+
+
 def test_a_run_of_learning_only_is_shown_as_far_as_it_goes(tmp_path):
     write_fleet_page(FLEET, [run_of("balanced", 1, 2)], tmp_path / "page.html")
 

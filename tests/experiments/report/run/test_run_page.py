@@ -14,7 +14,7 @@ import yaml
 from experiments.cli.finished_runs import report as write_run_report
 from experiments.report.run.run_page import write_report
 from fedge.errors import BadInput
-from fedge.telemetry.store_records import EventRow
+from fedge.telemetry.store_records import EventRow, RoundRow
 
 
 class Page(HTMLParser):
@@ -135,6 +135,31 @@ def test_accuracy_is_drawn_over_rounds_time_and_energy(make_run):
     assert trace(charts["accuracy-energy"], "at MAXN")["x"] == [150, 300, 450]
     assert trace(charts["accuracy-energy"], "MAXN, low idle")["x"] == [120, 240, 360]
     assert trace(charts["accuracy-energy"], "this run")["y"] == pytest.approx([50, 75, 83.3333])
+
+
+def test_a_round_of_an_app_that_did_not_evaluate_is_left_out_of_the_accuracy(seeded, change_rounds):
+    def thin(row: RoundRow) -> RoundRow:
+        return dataclasses.replace(row, loss=None, accuracy=None if row.round == 2 else row.accuracy)
+
+    runs = [change_rounds(seeded(seed), thin) for seed in (1, 2)]
+    shown = page_of(runs[0])
+    assert trace(shown.charts["accuracy-rounds"], "this run")["x"] == [1, 3]
+    assert trace(shown.charts["accuracy-time"], "at MAXN")["x"] == [16.0, 48.0]
+    assert trace(shown.charts["accuracy-energy"], "this run")["x"] == [100.0, 300.0]
+    both = page_of(*runs)
+    assert [line["x"] for line in both.charts["accuracy-time"]["data"]] == [[20.0, 60.0]] * 2
+    assert both.charts["seeds-accuracy"]["data"][-1]["x"] == [1, 3]
+
+
+def test_the_same_rounds_at_maxn_wait_for_the_same_evaluations(make_run, change_rounds):
+    def evaluate(row: RoundRow) -> RoundRow:
+        before_s = 5.0 * (row.round - 1)
+        shifted = {"start_s": row.start_s + before_s, "end_s": row.end_s + before_s}
+        return dataclasses.replace(row, **shifted, evaluation_s=5.0, evaluation_energy_j=1.0)
+
+    shown = page_of(change_rounds(make_run(), evaluate)).charts["accuracy-time"]
+    assert trace(shown, "this run")["x"] == [20.0, 45.0, 70.0]
+    assert trace(shown, "at MAXN")["x"] == [16.0, 37.0, 58.0]
 
 
 def test_the_timeline_holds_every_phase_and_the_slack(make_run):

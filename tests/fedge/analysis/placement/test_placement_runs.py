@@ -2,6 +2,10 @@
 
 import multiprocessing
 import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -25,9 +29,13 @@ def task(name: str) -> InstanceTask:
 
 
 def sleeping(given: InstanceTask) -> BatchJob:
-    import time
-
     return lambda: time.sleep(0.01)
+
+
+def slow_to_start_and_end(given: InstanceTask) -> BatchJob:
+    time.sleep(1.0)
+    threading.Thread(target=time.sleep, args=(2.0,)).start()  # the process ends with its last thread
+    return sleeping(given)
 
 
 def failing(given: InstanceTask) -> BatchJob:
@@ -58,6 +66,22 @@ def test_two_instances_run_at_the_same_time():
     assert len(ran) == 2
     assert all(5 <= one.batches <= 50 and 0.5 <= one.seconds < 2.0 for one in ran)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_what_is_measured_beside_the_runs_is_neither_their_start_nor_their_end():
+    span_s: list[float] = []
+
+    @contextmanager
+    def timing() -> Iterator[None]:
+        begin_s = time.monotonic()
+        yield
+        span_s.append(time.monotonic() - begin_s)
+
+    begin_s = time.monotonic()
+    run_instances([task("a")], 0.2, slow_to_start_and_end, timing())
+
+    assert 0.2 <= span_s[0] < time.monotonic() - begin_s - 1.5
 
 
 @pytest.mark.slow

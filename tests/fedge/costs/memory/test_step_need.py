@@ -57,6 +57,16 @@ def test_two_networks_are_too_few(folder):
         fit_memory_calibration(read_step_tables(folder)[:1], "made-up", "")
 
 
+def test_a_network_that_no_step_shows_does_not_spoil_the_spread(folder):
+    tables = read_step_tables(folder)
+    small = [replace(one, memory_mb=np.full_like(one.memory_mb, one.memory_mb.min())) for one in tables]
+    found = fit_memory_calibration([small[0], *tables[1:]], "made-up", "")
+    assert 0.005 < found.memory_sd_log < 0.15
+    assert found.step_sd_log == fit_memory_calibration(tables, "made-up", "").step_sd_log
+    with pytest.raises(BadInput, match="no step with a peak memory between idle and full"):
+        fit_memory_calibration(small, "made-up", "")
+
+
 def test_the_stock_calibration_is_physical():
     found = load_stock_calibration()
     assert found.board == "tx2"

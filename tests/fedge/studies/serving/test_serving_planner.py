@@ -137,6 +137,18 @@ def test_two_services_are_chosen_by_minibatches_per_second():
     assert len(chosen.batch_sizes) == len(chosen.latency_s) == 2
 
 
+def test_batches_that_pile_up_are_no_reason_to_ease_a_limit_without_end():
+    modes = Modes(np.array([[4.0, 1000.0, 500.0, 1600.0]]))
+    busy = [
+        MeasuredServiceDemand(name, rate_hz, 1.0, (1,), np.array([[infer_s]]), np.array([[10.0]]))
+        for name, rate_hz, infer_s in (("a", 100.0, 0.00995), ("b", 0.01, 0.4))
+    ]
+    asked = ServingJobs(modes, tuple(busy), None, None)
+
+    assert enumerate_choices(asked).choices.keeps_up.all()
+    assert "latency" not in [move.limit for move in find_nearest_limits(asked, 20.0)]
+
+
 def test_a_board_that_cannot_keep_up_in_any_mode_is_told_from_one_that_is_late():
     flooded = jobs(build_demand(1e6, 0.5))
     assert find_best_option(flooded, 100.0) is None
