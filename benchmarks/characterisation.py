@@ -1,35 +1,30 @@
 """The characterisation paper's effects (doi 10.1145/3570604) compared with those of the emulated boards.
 
-    python benchmarks/characterisation.py [effects|boards|model]...
+    python benchmarks/characterisation.py [effects|model]...
 
 effects   every printed effect on the board it was printed for, in training, and the same in inference
-boards    the effects of the power mode on AGX Xavier, Xavier NX, Nano and AGX Orin, at the same shares of their clocks
-model     error of the closed form of the input pipeline against simulated epochs, and the simulation's duration
+model     error of the closed form of the input pipeline against simulated epochs
 
 An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
 and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %.
 "fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulation.yaml`` was
-fitted; the others are results of the model. The paper gives no figures of inference, none of the AGX Orin, and those of
-power modes for the AGX Xavier alone: elsewhere the comparison is with the AGX Xavier's figure of training. The paper
-does not say with how many loader workers the power modes were measured: here it is without, as the paper's stalls,
-which grow by similar amounts for all three networks, suggest.
+fitted; the others are results of the model. The paper gives no figures of inference: they are compared with those of
+training. It does not say with how many loader workers the power modes were measured: here it is without, as the paper's
+stalls, which grow by similar amounts for all three networks, suggest.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from figures import PAPER_MODES, build_table, measure_s, run_parts
+from figures import PAPER_MODES, build_table, run_parts
 from rich.console import Console
 
-from fedge.characterisation.emulated_rig import estimate_costs
 from fedge.characterisation.point_measurement import EpochSummary
 from fedge.characterisation.sweep_plan import SweepPoint, WorkKind
-from fedge.costs.input_pipeline.emulated_pipeline import find_storage
 from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
 from fedge.costs.input_pipeline.pipeline_model import (
     HostCores,
@@ -49,7 +44,6 @@ TOLERATED_FACTOR = 1.5
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
 WORKLOADS = build_paper_plan("agx-xavier").workloads
-BOARDS = ("agx-xavier", "xavier-nx", "nano", "agx-orin-64gb")
 RANDOM_PIPELINES = 300
 MODES = PAPER_MODES | {"lowest GPU": (8, 2265, 114.75, 2133)}
 Quantity = Literal["stall", "compute", "e2e", "power", "energy"]
@@ -275,32 +269,8 @@ def _report_absolute_times() -> None:
     CONSOLE.print(table)
 
 
-def report_boards() -> None:
-    """Report the effects of the power mode on every board, in training and inference, with the AGX Xavier's figures."""
-    kinds: tuple[WorkKind, ...] = ("train", "infer")
-    columns = [(board, kind) for board in BOARDS for kind in kinds]
-    headings = ("effect", "paper", *(f"{board}\n{kind}" for board, kind in columns))
-    table = build_table(
-        "The same shares of every board's clocks (paper: AGX Xavier, training)", *headings, left=headings
-    )
-    signs = within = total = 0
-    for effect in MODE_EFFECTS:
-        cells = []
-        for board, kind in columns:
-            if board == "xavier-nx" and effect.before[0] == "h":
-                cells.append("no such clock")
-                continue
-            size = effect.measure_size(f"{board}-1", kind)
-            right, near = size * effect.low > 0, effect.is_reproduced(size)
-            total, signs, within = total + 1, signs + right, within + near
-            cells.append(f"{effect.format_size(size)}{'' if near else ' *' if right else ' WRONG'}")
-        table.add_row(effect.text, effect.format_paper_range, *cells)
-    CONSOLE.print(table)
-    CONSOLE.print(f"right sign: {signs} of {total}; within the factor: {within} (others have a star)")
-
-
 def check_pipeline_model() -> None:
-    """Compare the closed form with simulation: random pipelines, then an epoch of each network with four workers."""
+    """Compare the closed form with simulations of random pipelines."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(RANDOM_PIPELINES):
@@ -315,12 +285,6 @@ def check_pipeline_model() -> None:
         f"them by at most {np.quantile(off, 0.95):.0%}, at worst by {off.max():.0%} "
         f"(workers: {worst.loader.workers}, cores: {worst.host.cores:g})"
     )
-    for name, workload in WORKLOADS.items():
-        steps = workload.images.count // 16
-        costs = estimate_costs("agx-xavier", workload, "train", 16)
-        pipeline = costs.build_pipeline(costs.spec.maxn, Loader(4), find_storage("ssd"))
-        wall_s = measure_s(partial(simulate_epoch, pipeline, steps), time.perf_counter)
-        CONSOLE.print(f"{SHORT_NAMES[name]}: an epoch of {steps:,} steps with 4 workers is simulated in {wall_s:.2f} s")
 
 
 def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
@@ -337,7 +301,7 @@ def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
     )
 
 
-PARTS = {"effects": report_effects, "boards": report_boards, "model": check_pipeline_model}
+PARTS = {"effects": report_effects, "model": check_pipeline_model}
 
 
 if __name__ == "__main__":
