@@ -36,12 +36,14 @@ from typing import Any
 import numpy as np
 from live_channel import ServerConnections
 
+from fedge.characterisation.machine_control import list_process_tree
 from fedge.telemetry import open_run
 from fedge.telemetry.live_records import VERSION, TelemetryBatch, encode_batch
 from fedge.telemetry.outbox import MAX_BATCH_STRETCHES
 from fedge.types import Trace
 
 ROOT = Path(__file__).resolve().parents[1]
+PROC = Path("/proc")
 EVERY = 20
 QUARTERS = 4
 EXPERIMENT = """
@@ -114,7 +116,7 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
 def look_at(launcher: int, folder: Path) -> dict[str, float]:
     """Return the figures of a run now, summed over its processes."""
     figures = dict.fromkeys(FIGURES, 0.0)
-    for process in find_family(launcher):
+    for process in (PROC / str(pid) for pid in list_process_tree(launcher, PROC)):
         try:
             status = (process / "status").read_text()
             ticks = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
@@ -131,20 +133,6 @@ def look_at(launcher: int, folder: Path) -> dict[str, float]:
     figures["checkpoint"] = size_kb(sorted(folder.glob("checkpoints/round-*"))[-1:])
     figures["rest"] = size_kb(folder.rglob("*")) - size_kb(folder.glob("checkpoints/*")) - figures["store"]
     return figures
-
-
-def find_family(launcher: int) -> list[Path]:
-    """Return the folders in /proc of a process and its descendants."""
-    parents = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    family = {launcher}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    return [Path("/proc") / str(pid) for pid in family]
 
 
 def size_kb(paths: Iterable[Path]) -> float:

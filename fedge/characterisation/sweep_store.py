@@ -48,6 +48,7 @@ from fedge.characterisation.sweep_plan import (
 )
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
+from fedge.groups import group_by
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, replay_lines
 from fedge.modes import stack_modes
 from fedge.types import PowerMode, ProfileTable, weakest_label
@@ -425,10 +426,8 @@ def write_tables(result: SweepResult) -> list[Path]:
     """
     from fedge.characterisation.profiling_journal import profiling_record_path
 
-    groups: dict[Path, list[SweepTableRow]] = {}
     rows, omitted = _split_points(result)
-    for row in rows:
-        groups.setdefault(_table_path(result.folder, row.point), []).append(row)
+    groups = group_by(rows, lambda row: _table_path(result.folder, row.point))
     for path, own in groups.items():
         with replace_synced(profiling_record_path(path)) as file:
             file.write_text(json.dumps(_build_record(path, own, omitted, result.folder), indent=1) + "\n", "utf-8")

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedge.characterisation.findings import format_seconds
 from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label
-from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by, group_by_workload
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
     SLOPE_UNCERTAINTY,
@@ -50,6 +50,7 @@ from fedge.characterisation.sweep_plan import (
 from fedge.confidence_interval import Estimate, estimate_ratio
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, compute_host_factor, solve_steady_state
+from fedge.groups import group_by
 from fedge.types import DeviceSpec, Label, PowerMode
 
 MEMORY_SLOPE = -0.5
