@@ -36,14 +36,13 @@ from fedge.costs.input_pipeline.pipeline_model import (
     solve_steady_state,
 )
 from fedge.devices import catalogue
-from fedge.studies.reproductions import build_paper_plan, measure_emulated_epoch
+from fedge.studies.reproductions import measure_emulated_epoch
 from fedge.types import PowerMode
 
 CONSOLE = Console(width=170)
 TOLERATED_FACTOR = 1.5
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
-WORKLOADS = build_paper_plan("agx-xavier").workloads
 RANDOM_PIPELINES = 300
 MODES = PAPER_MODES | {"lowest GPU": (8, 2265, 114.75, 2133)}
 Quantity = Literal["stall", "compute", "e2e", "power", "energy"]
@@ -63,23 +62,17 @@ def run_epoch(
 
 
 def find_mode(device: str, name: str | None) -> PowerMode | None:
-    """Return the paper's mode on the AGX Xavier, elsewhere the nearest at the same shares of the board's clocks.
+    """Return the mode of the paper's name at the board's nearest clocks; None for the board's own MAXN.
 
     The Xavier NX of JetPack 4.5.1 had no mode with all its cores at the top clock: its own MAXN is then the paper's.
     """
     spec = catalogue.find(device)
     if name is None:
         return spec.presets["MODE_15W_6CORE"] if device == "xavier-nx" else None
-    xavier = catalogue.find("agx-xavier").maxn
-    cores, cpu, gpu, mem = MODES[name]
-    cores = 2 if cores == 2 else max(spec.cores)
+    cores, *wished = MODES[name]
     clocks = (
-        min(clocks, key=lambda mhz, share=share: abs(np.log(mhz / (share * max(clocks)))))
-        for clocks, share in (
-            (spec.cpu_mhz, cpu / xavier.cpu_mhz),
-            (spec.gpu_mhz, gpu / xavier.gpu_mhz),
-            (spec.mem_mhz, mem / xavier.mem_mhz),
-        )
+        min(clocks, key=lambda mhz, near=near: abs(np.log(mhz / near)))
+        for clocks, near in zip((spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz), wished, strict=True)
     )
     return PowerMode(cores, *clocks)
 
@@ -220,16 +213,6 @@ MODE_EFFECTS = tuple(
 )
 """Effects of the power mode, without loader workers."""
 # Seconds of an epoch of training: text, board, workload, setting, the paper's figure, quantity, fitted.
-EPOCH_SECONDS: tuple[tuple[str, str, str, Setting, float, Quantity, bool], ...] = (
-    ("LeNet, no workers: stall", "agx-xavier-1", LENET, INLINE, 22.0, "stall", True),
-    ("LeNet, one worker: stall", "agx-xavier-1", LENET, ONE, 12.1, "stall", False),
-    ("LeNet, no workers: stall", "xavier-nx-1", LENET, INLINE, 33.8, "stall", False),
-    ("LeNet, one worker: stall", "xavier-nx-1", LENET, ONE, 18.7, "stall", False),
-    ("MobileNet, ssd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["ssd"], 306.0, "stall", True),
-    ("MobileNet, sd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["sd"], 485.0, "stall", True),
-    ("MobileNet, hdd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["hdd"], 741.0, "stall", True),
-    ("MobileNet, 4 workers, cached: E2E", "agx-xavier-1", MOBILENET, WARM["ssd"], 298.0, "e2e", True),
-)
 
 
 def report_effects() -> None:
@@ -248,25 +231,11 @@ def report_effects() -> None:
             effect.text, effect.board[:-2], effect.format_paper_range, *cells, "fitted" if effect.fitted else ""
         )
     CONSOLE.print(table)
-    _report_absolute_times()
     CONSOLE.print(
         f"within a factor {TOLERATED_FACTOR}: {held['train']} of {len(every)} in training, {held['infer']} in "
         f"inference, "
         f"{sum(not one.fitted for one in every)} of them not fitted"
     )
-
-
-def _report_absolute_times() -> None:
-    """Report the seconds of whole epochs that the paper prints."""
-    headings = ("what", "board", "paper", "emulated", "", "")
-    table = build_table("Seconds of an epoch of training", *headings, left=headings)
-    for text, board, workload, setting, paper, quantity, fitted in EPOCH_SECONDS:
-        minibatches = -(-WORKLOADS[workload].images.count // 16)  # the paper's epochs, the rest of them too
-        seen = run_epoch(board, workload, None, "train", tuple(setting.items()))
-        seconds = quantity_per_step(seen, quantity) * minibatches
-        mark = "yes" if paper / TOLERATED_FACTOR <= seconds <= paper * TOLERATED_FACTOR else "NO"
-        table.add_row(text, board[:-2], f"{paper:g}", f"{seconds:.1f}", mark, "fitted" if fitted else "")
-    CONSOLE.print(table)
 
 
 def check_pipeline_model() -> None:

@@ -28,7 +28,9 @@ def test_a_fault_at_a_random_instant_loses_nothing(name, tmp_path):
 def test_faults_of_the_first_kinds_lose_nothing(name, tmp_path):
     subject = SUBJECTS[name]
     with subject.open(tmp_path) as attack:
-        outcomes = [try_point(attack, fault, n) for n, fault in enumerate([*dict.fromkeys(subject.faults)][:MOST_FAULTS])]
+        outcomes = [
+            try_point(attack, fault, n) for n, fault in enumerate([*dict.fromkeys(subject.faults)][:MOST_FAULTS])
+        ]
 
     assert [f"point {one.number} ({one.fault}): {one.failure}" for one in outcomes if one.failure] == []
 
