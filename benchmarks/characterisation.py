@@ -2,15 +2,14 @@
 
     python benchmarks/characterisation.py [effects|model]...
 
-effects   every printed effect on the board it was printed for, in training, and the same in inference
+effects   every printed effect on the board it was printed for, in training
 model     error of the closed form of the input pipeline against simulated epochs
 
 An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
 and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %.
 "fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulation.yaml`` was
-fitted; the others are results of the model. The paper gives no figures of inference: they are compared with those of
-training. It does not say with how many loader workers the power modes were measured: here it is without, as the paper's
-stalls, which grow by similar amounts for all three networks, suggest.
+fitted; the others are results of the model. The paper does not say with how many loader workers the power modes were
+measured: here it is without, as the paper's stalls, which grow by similar amounts for all three networks, suggest.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from figures import PAPER_MODES, build_table, run_parts
 from rich.console import Console
 
 from fedge.characterisation.point_measurement import EpochSummary
-from fedge.characterisation.sweep_plan import SweepPoint, WorkKind
+from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
 from fedge.costs.input_pipeline.pipeline_model import (
     HostCores,
@@ -51,13 +50,11 @@ Setting = dict[str, object]
 
 
 @lru_cache(maxsize=4096)
-def run_epoch(
-    board: str, workload: str, mode: str | None, kind: WorkKind, more: tuple[tuple[str, object], ...]
-) -> EpochSummary:
+def run_epoch(board: str, workload: str, mode: str | None, more: tuple[tuple[str, object], ...]) -> EpochSummary:
     """Run a setting's second epoch, or the first if ``cold`` is set."""
     given = dict(more)
     epoch = 0 if given.pop("cold", False) else 1
-    point = SweepPoint(board, workload, mode=find_mode(board.rpartition("-")[0], mode), kind=kind, **given)  # type: ignore[arg-type]
+    point = SweepPoint(board, workload, mode=find_mode(board.rpartition("-")[0], mode), **given)  # type: ignore[arg-type]
     return measure_emulated_epoch(point, epoch)
 
 
@@ -108,10 +105,10 @@ class PaperEffect:
     form: Form
     fitted: bool
 
-    def measure_size(self, board: str, kind: WorkKind) -> float:
+    def measure_size(self) -> float:
         """Return the size of the effect on the emulated board."""
         first, second = (
-            quantity_per_step(run_epoch(board, self.workload, mode, kind, tuple(more.items())), self.quantity)
+            quantity_per_step(run_epoch(self.board, self.workload, mode, tuple(more.items())), self.quantity)
             for mode, more in (self.before, self.after)
         )
         if self.form == "change":
@@ -212,29 +209,22 @@ MODE_EFFECTS = tuple(
     for before, after, change, workload, quantity, low, high, form, fitted in MODE_CHANGES
 )
 """Effects of the power mode, without loader workers."""
-# Seconds of an epoch of training: text, board, workload, setting, the paper's figure, quantity, fitted.
 
 
 def report_effects() -> None:
-    """Report every effect on its own board, in training and in inference."""
-    headings = ("effect", "board", "paper", "training", "", "inference", "", "")
+    """Report every effect on its own board."""
+    headings = ("effect", "board", "paper", "emulated", "", "")
     table = build_table("Effects on the board they were printed for", *headings, left=headings)
-    held: dict[WorkKind, int] = {"train": 0, "infer": 0}
-    every = (*EFFECTS, *MODE_EFFECTS)
+    every, held = (*EFFECTS, *MODE_EFFECTS), 0
     for effect in every:
-        cells = []
-        for kind in held:
-            size = effect.measure_size(effect.board, kind)
-            held[kind] += effect.is_reproduced(size)
-            cells += [effect.format_size(size), "yes" if effect.is_reproduced(size) else "NO"]
-        table.add_row(
-            effect.text, effect.board[:-2], effect.format_paper_range, *cells, "fitted" if effect.fitted else ""
-        )
+        size = effect.measure_size()
+        held += effect.is_reproduced(size)
+        cells = (effect.format_size(size), "yes" if effect.is_reproduced(size) else "NO", "fitted" * effect.fitted)
+        table.add_row(effect.text, effect.board[:-2], effect.format_paper_range, *cells)
     CONSOLE.print(table)
+    fitted = sum(effect.fitted for effect in every)
     CONSOLE.print(
-        f"within a factor {TOLERATED_FACTOR}: {held['train']} of {len(every)} in training, {held['infer']} in "
-        f"inference, "
-        f"{sum(not one.fitted for one in every)} of them not fitted"
+        f"within a factor {TOLERATED_FACTOR}: {held} of {len(every)}, {len(every) - fitted} of them not fitted"
     )
 
 

@@ -1,7 +1,6 @@
 """Growth of a running experiment, or of a fleet's telemetry: memory, open files, threads, disk and times.
 
     python benchmarks/soak.py [--rounds 2000] [--warm-up 600] [--backend local] [--clients 3] [--folder DIR]
-        [--samples CSV]
     OMP_NUM_THREADS=1 python benchmarks/soak.py --telemetry 24 [--boards 1000] [--folder DIR]
 
 Starts ``fedge run`` with a few tiny clients, looks at its processes every 20 rounds, and prints the means of the four
@@ -76,7 +75,6 @@ def main() -> None:
     parser.add_argument("--backend", default="local", choices=["local", "sim"])
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="of the run; by default a temporary one")
-    parser.add_argument("--samples", type=Path, help="a CSV file of the figures every 20 rounds")
     parser.add_argument("--telemetry", type=int, metavar="HOURS", help="replay telemetry instead of a run")
     parser.add_argument("--boards", type=int, default=1_000, help="of the telemetry")
     given = parser.parse_args()
@@ -96,8 +94,6 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
     command = [sys.executable, "-m", "experiments.cli", "run", str(scratch / "soak.yaml"), "--folder", str(folder)]
     rounds: list[int] = []
     figures: list[dict[str, float]] = []
-    if given.samples:
-        given.samples.write_text(",".join(["round", *FIGURES]) + "\n", encoding="utf-8")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         assert run.stdout is not None
         for line in run.stdout:
@@ -105,9 +101,6 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
             if found and int(found[1]) % EVERY == 0:
                 rounds.append(int(found[1]))
                 figures.append(look_at(run.pid, folder))
-                if given.samples:
-                    with given.samples.open("a", encoding="utf-8") as samples:
-                        samples.write(",".join(f"{value:.2f}" for value in [rounds[-1], *figures[-1].values()]) + "\n")
     if run.returncode:
         print(f"the run ended with {run.returncode} after round {rounds[-1] if rounds else 0}")
     return rounds, figures
