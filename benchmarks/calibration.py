@@ -1,11 +1,9 @@
-"""Accuracy of the physical model on measured tables, compared with common regression models.
+"""Accuracy of the physical model on measured tables.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/calibration.py
 
-Every ``<board>/train/*.csv`` under the folder is fitted on all its rows by: the physical model; ordinary least squares
-of time and power on the four knobs (as in the characterisation paper, POMACS 6(3) art. 44); and least squares on the
-inverse knobs for time, and on the knobs and their squares for power. "half held out" is the physical model fitted to
-half of the rows and scored on the others.
+The model is fitted to all rows of every ``<board>/train/*.csv`` under the folder. "half held out" is the model fitted
+to half of the rows and scored on the others.
 
 Every ``<board>/infer/*.csv`` is fitted at all its batch sizes together. "left out" is the result of interpolating
 between the other sizes, or extrapolating by up to a factor 2, for a size that was not fitted.
@@ -28,11 +26,9 @@ from fedge.costs.table_calibration import calibrate_tables_jointly, find_top_mod
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
-from fedge.types import Floats, Modes, PowerMode, ProfileTable
+from fedge.types import Modes, PowerMode, ProfileTable
 
-TRAIN_HEADINGS = (
-    "table", "rows", "physical", "95th pct.", "half held out", "OLS on knobs", "OLS on inverse, squared", "fit s",
-)  # fmt: skip
+TRAIN_HEADINGS = ("table", "rows", "physical", "95th pct.", "half held out", "fit s")
 INFER_HEADINGS = ("table", "batch", "rows", "physical", "95th pct.", "rows off > 25 %", "size left out")
 Errors = tuple[float, float]
 """Mean absolute errors of time and power, in percent."""
@@ -57,13 +53,7 @@ def _calibrate_training(table: ProfileTable) -> list[str]:
     begin_s = time.perf_counter()
     (profile,) = calibrate_tables_jointly([table])
     took_s = time.perf_counter() - begin_s
-    x = table.modes.knobs / table.modes.knobs.max(axis=0)
-    errors = (
-        *_fit_errors(profile),
-        _held_out_errors(table),
-        (_least_squares_mape(x, table.step_s), _least_squares_mape(x, table.power_w)),
-        (_least_squares_mape(1.0 / x, table.step_s), _least_squares_mape(np.hstack([x, x**2]), table.power_w)),
-    )
+    errors = (*_fit_errors(profile), _held_out_errors(table))
     name = f"{table.device} {table.workload}"
     return [name, str(len(table.modes)), *map(_format_errors, errors), f"{took_s:.2f}"]
 
@@ -120,13 +110,6 @@ def _prediction_errors(cost: Coefficients, maxn: PowerMode, table: ProfileTable)
         compute_mape(compute_step_s(cost, maxn, table.modes), table.step_s),
         compute_mape(compute_power_w(cost, maxn, table.modes), table.power_w),
     )
-
-
-def _least_squares_mape(features: Floats, measured: Floats) -> float:
-    """Return the error of an ordinary least-squares fit with a constant."""
-    design = np.hstack([np.ones((len(features), 1)), features])
-    weights, *_ = np.linalg.lstsq(design, measured, rcond=None)
-    return compute_mape(design @ weights, measured)
 
 
 def _format_errors(errors: Errors | None) -> str:

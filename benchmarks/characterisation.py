@@ -1,35 +1,29 @@
 """The characterisation paper's effects (doi 10.1145/3570604) compared with those of the emulated boards.
 
-    python benchmarks/characterisation.py [effects|boards|model]...
+    python benchmarks/characterisation.py [effects|model]...
 
-effects   every printed effect on the board it was printed for, in training, and the same in inference
-boards    the effects of the power mode on AGX Xavier, Xavier NX, Nano and AGX Orin, at the same shares of their clocks
-model     error of the closed form of the input pipeline against simulated epochs, and the simulation's duration
+effects   every printed effect on the board it was printed for, in training
+model     error of the closed form of the input pipeline against simulated epochs
 
 An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
 and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %.
 "fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulation.yaml`` was
-fitted; the others are results of the model. The paper gives no figures of inference, none of the AGX Orin, and those of
-power modes for the AGX Xavier alone: elsewhere the comparison is with the AGX Xavier's figure of training. The paper
-does not say with how many loader workers the power modes were measured: here it is without, as the paper's stalls,
-which grow by similar amounts for all three networks, suggest.
+fitted; the others are results of the model. The paper does not say with how many loader workers the power modes were
+measured: here it is without, as the paper's stalls, which grow by similar amounts for all three networks, suggest.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from figures import PAPER_MODES, build_table, measure_s, run_parts
+from figures import PAPER_MODES, build_table, run_parts
 from rich.console import Console
 
-from fedge.characterisation.emulated_rig import estimate_costs
 from fedge.characterisation.point_measurement import EpochSummary
-from fedge.characterisation.sweep_plan import SweepPoint, WorkKind
-from fedge.costs.input_pipeline.emulated_pipeline import find_storage
+from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
 from fedge.costs.input_pipeline.pipeline_model import (
     HostCores,
@@ -41,15 +35,13 @@ from fedge.costs.input_pipeline.pipeline_model import (
     solve_steady_state,
 )
 from fedge.devices import catalogue
-from fedge.studies.reproductions import build_paper_plan, measure_emulated_epoch
+from fedge.studies.reproductions import measure_emulated_epoch
 from fedge.types import PowerMode
 
 CONSOLE = Console(width=170)
 TOLERATED_FACTOR = 1.5
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
-WORKLOADS = build_paper_plan("agx-xavier").workloads
-BOARDS = ("agx-xavier", "xavier-nx", "nano", "agx-orin-64gb")
 RANDOM_PIPELINES = 300
 MODES = PAPER_MODES | {"lowest GPU": (8, 2265, 114.75, 2133)}
 Quantity = Literal["stall", "compute", "e2e", "power", "energy"]
@@ -58,34 +50,26 @@ Setting = dict[str, object]
 
 
 @lru_cache(maxsize=4096)
-def run_epoch(
-    board: str, workload: str, mode: str | None, kind: WorkKind, more: tuple[tuple[str, object], ...]
-) -> EpochSummary:
+def run_epoch(board: str, workload: str, mode: str | None, more: tuple[tuple[str, object], ...]) -> EpochSummary:
     """Run a setting's second epoch, or the first if ``cold`` is set."""
     given = dict(more)
     epoch = 0 if given.pop("cold", False) else 1
-    point = SweepPoint(board, workload, mode=find_mode(board.rpartition("-")[0], mode), kind=kind, **given)  # type: ignore[arg-type]
+    point = SweepPoint(board, workload, mode=find_mode(board.rpartition("-")[0], mode), **given)  # type: ignore[arg-type]
     return measure_emulated_epoch(point, epoch)
 
 
 def find_mode(device: str, name: str | None) -> PowerMode | None:
-    """Return the paper's mode on the AGX Xavier, elsewhere the nearest at the same shares of the board's clocks.
+    """Return the mode of the paper's name at the board's nearest clocks; None for the board's own MAXN.
 
     The Xavier NX of JetPack 4.5.1 had no mode with all its cores at the top clock: its own MAXN is then the paper's.
     """
     spec = catalogue.find(device)
     if name is None:
         return spec.presets["MODE_15W_6CORE"] if device == "xavier-nx" else None
-    xavier = catalogue.find("agx-xavier").maxn
-    cores, cpu, gpu, mem = MODES[name]
-    cores = 2 if cores == 2 else max(spec.cores)
+    cores, *wished = MODES[name]
     clocks = (
-        min(clocks, key=lambda mhz, share=share: abs(np.log(mhz / (share * max(clocks)))))
-        for clocks, share in (
-            (spec.cpu_mhz, cpu / xavier.cpu_mhz),
-            (spec.gpu_mhz, gpu / xavier.gpu_mhz),
-            (spec.mem_mhz, mem / xavier.mem_mhz),
-        )
+        min(clocks, key=lambda mhz, near=near: abs(np.log(mhz / near)))
+        for clocks, near in zip((spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz), wished, strict=True)
     )
     return PowerMode(cores, *clocks)
 
@@ -121,10 +105,10 @@ class PaperEffect:
     form: Form
     fitted: bool
 
-    def measure_size(self, board: str, kind: WorkKind) -> float:
+    def measure_size(self) -> float:
         """Return the size of the effect on the emulated board."""
         first, second = (
-            quantity_per_step(run_epoch(board, self.workload, mode, kind, tuple(more.items())), self.quantity)
+            quantity_per_step(run_epoch(self.board, self.workload, mode, tuple(more.items())), self.quantity)
             for mode, more in (self.before, self.after)
         )
         if self.form == "change":
@@ -225,82 +209,27 @@ MODE_EFFECTS = tuple(
     for before, after, change, workload, quantity, low, high, form, fitted in MODE_CHANGES
 )
 """Effects of the power mode, without loader workers."""
-# Seconds of an epoch of training: text, board, workload, setting, the paper's figure, quantity, fitted.
-EPOCH_SECONDS: tuple[tuple[str, str, str, Setting, float, Quantity, bool], ...] = (
-    ("LeNet, no workers: stall", "agx-xavier-1", LENET, INLINE, 22.0, "stall", True),
-    ("LeNet, one worker: stall", "agx-xavier-1", LENET, ONE, 12.1, "stall", False),
-    ("LeNet, no workers: stall", "xavier-nx-1", LENET, INLINE, 33.8, "stall", False),
-    ("LeNet, one worker: stall", "xavier-nx-1", LENET, ONE, 18.7, "stall", False),
-    ("MobileNet, ssd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["ssd"], 306.0, "stall", True),
-    ("MobileNet, sd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["sd"], 485.0, "stall", True),
-    ("MobileNet, hdd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["hdd"], 741.0, "stall", True),
-    ("MobileNet, 4 workers, cached: E2E", "agx-xavier-1", MOBILENET, WARM["ssd"], 298.0, "e2e", True),
-)
 
 
 def report_effects() -> None:
-    """Report every effect on its own board, in training and in inference."""
-    headings = ("effect", "board", "paper", "training", "", "inference", "", "")
+    """Report every effect on its own board."""
+    headings = ("effect", "board", "paper", "emulated", "", "")
     table = build_table("Effects on the board they were printed for", *headings, left=headings)
-    held: dict[WorkKind, int] = {"train": 0, "infer": 0}
-    every = (*EFFECTS, *MODE_EFFECTS)
+    every, held = (*EFFECTS, *MODE_EFFECTS), 0
     for effect in every:
-        cells = []
-        for kind in held:
-            size = effect.measure_size(effect.board, kind)
-            held[kind] += effect.is_reproduced(size)
-            cells += [effect.format_size(size), "yes" if effect.is_reproduced(size) else "NO"]
-        table.add_row(
-            effect.text, effect.board[:-2], effect.format_paper_range, *cells, "fitted" if effect.fitted else ""
-        )
+        size = effect.measure_size()
+        held += effect.is_reproduced(size)
+        cells = (effect.format_size(size), "yes" if effect.is_reproduced(size) else "NO", "fitted" * effect.fitted)
+        table.add_row(effect.text, effect.board[:-2], effect.format_paper_range, *cells)
     CONSOLE.print(table)
-    _report_absolute_times()
+    fitted = sum(effect.fitted for effect in every)
     CONSOLE.print(
-        f"within a factor {TOLERATED_FACTOR}: {held['train']} of {len(every)} in training, {held['infer']} in "
-        f"inference, "
-        f"{sum(not one.fitted for one in every)} of them not fitted"
+        f"within a factor {TOLERATED_FACTOR}: {held} of {len(every)}, {len(every) - fitted} of them not fitted"
     )
-
-
-def _report_absolute_times() -> None:
-    """Report the seconds of whole epochs that the paper prints."""
-    headings = ("what", "board", "paper", "emulated", "", "")
-    table = build_table("Seconds of an epoch of training", *headings, left=headings)
-    for text, board, workload, setting, paper, quantity, fitted in EPOCH_SECONDS:
-        minibatches = -(-WORKLOADS[workload].images.count // 16)  # the paper's epochs, the rest of them too
-        seen = run_epoch(board, workload, None, "train", tuple(setting.items()))
-        seconds = quantity_per_step(seen, quantity) * minibatches
-        mark = "yes" if paper / TOLERATED_FACTOR <= seconds <= paper * TOLERATED_FACTOR else "NO"
-        table.add_row(text, board[:-2], f"{paper:g}", f"{seconds:.1f}", mark, "fitted" if fitted else "")
-    CONSOLE.print(table)
-
-
-def report_boards() -> None:
-    """Report the effects of the power mode on every board, in training and inference, with the AGX Xavier's figures."""
-    kinds: tuple[WorkKind, ...] = ("train", "infer")
-    columns = [(board, kind) for board in BOARDS for kind in kinds]
-    headings = ("effect", "paper", *(f"{board}\n{kind}" for board, kind in columns))
-    table = build_table(
-        "The same shares of every board's clocks (paper: AGX Xavier, training)", *headings, left=headings
-    )
-    signs = within = total = 0
-    for effect in MODE_EFFECTS:
-        cells = []
-        for board, kind in columns:
-            if board == "xavier-nx" and effect.before[0] == "h":
-                cells.append("no such clock")
-                continue
-            size = effect.measure_size(f"{board}-1", kind)
-            right, near = size * effect.low > 0, effect.is_reproduced(size)
-            total, signs, within = total + 1, signs + right, within + near
-            cells.append(f"{effect.format_size(size)}{'' if near else ' *' if right else ' WRONG'}")
-        table.add_row(effect.text, effect.format_paper_range, *cells)
-    CONSOLE.print(table)
-    CONSOLE.print(f"right sign: {signs} of {total}; within the factor: {within} (others have a star)")
 
 
 def check_pipeline_model() -> None:
-    """Compare the closed form with simulation: random pipelines, then an epoch of each network with four workers."""
+    """Compare the closed form with simulations of random pipelines."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(RANDOM_PIPELINES):
@@ -315,12 +244,6 @@ def check_pipeline_model() -> None:
         f"them by at most {np.quantile(off, 0.95):.0%}, at worst by {off.max():.0%} "
         f"(workers: {worst.loader.workers}, cores: {worst.host.cores:g})"
     )
-    for name, workload in WORKLOADS.items():
-        steps = workload.images.count // 16
-        costs = estimate_costs("agx-xavier", workload, "train", 16)
-        pipeline = costs.build_pipeline(costs.spec.maxn, Loader(4), find_storage("ssd"))
-        wall_s = measure_s(partial(simulate_epoch, pipeline, steps), time.perf_counter)
-        CONSOLE.print(f"{SHORT_NAMES[name]}: an epoch of {steps:,} steps with 4 workers is simulated in {wall_s:.2f} s")
 
 
 def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
@@ -337,7 +260,7 @@ def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
     )
 
 
-PARTS = {"effects": report_effects, "boards": report_boards, "model": check_pipeline_model}
+PARTS = {"effects": report_effects, "model": check_pipeline_model}
 
 
 if __name__ == "__main__":

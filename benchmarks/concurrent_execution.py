@@ -4,9 +4,8 @@
 
 Trains one built-in network and serves another to Poisson arrivals, in short turns one after the other, so that whatever
 else the machine does hits all alike: training *alone*, *managed* (one worker does both, a minibatch at a time),
-*native* (two processes share the machine), *native+nice* (the one that serves has a higher priority) and, where there
-are several cores, *native+halves* (each has half as many threads as there are cores). All collect their batches with
-the same code and are measured by the same one. Figures are medians over the turns.
+*native* (two processes share the machine) and, as root, *native+nice* (the one that serves has a higher priority). All
+collect their batches with the same code and are measured by the same one. Figures are medians over the turns.
 
 The regime follows from what is measured at the start, with nothing beside it (t_in: a batch of b; t_tr: a training
 minibatch): the arrival rate is a = load * b / t_in, so that the service wants the share ``--load`` of the machine, and
@@ -47,8 +46,8 @@ from fedge.serving.side_by_side import (
 )
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
-NICE, HALVES = "native+nice", "native+halves"
-EXECUTION_VARIANTS = (ALONE, MANAGED, NATIVE, NICE, HALVES)
+NICE = "native+nice"
+EXECUTION_VARIANTS = (ALONE, MANAGED, NATIVE, NICE)
 SERVING_NICE = -10
 """Nice value of the serving process with a higher priority, relative to all the others'; a moderate default."""
 BUDGET_MARGIN = 1.25
@@ -89,8 +88,6 @@ def main() -> int:
     settings = [WorkerSettings("one", options.device), WorkerSettings("two", options.device)]
     if os.geteuid() == 0:
         settings.append(WorkerSettings("three", options.device, SERVING_NICE))
-    if cores > 1 and options.device == "cpu":
-        settings += [WorkerSettings(name, options.device, threads=cores // 2) for name in ("four", "five")]
     try:
         with start_workers(tuple(settings)) as workers:
             regime, device = prepare_workers(workers, options)
@@ -168,9 +165,6 @@ def run_turns(
     pairs = {ALONE: WorkerPair(one, one), MANAGED: WorkerPair(one, one), NATIVE: WorkerPair(one, workers["two"])}
     if "three" in workers:
         pairs[NICE] = WorkerPair(one, workers["three"])
-    if "four" in workers:
-        side_by_side.load_task(workers["four"], jobs.train, options.device)
-        pairs[HALVES] = WorkerPair(workers["four"], workers["five"])
     done: dict[str, list[SideBySideOutcome]] = {how: [] for how in EXECUTION_VARIANTS if how in pairs}
     for turn in range(options.turns):
         seeded = replace(jobs, arrivals=dict(jobs.arrivals, seed=turn))
@@ -216,10 +210,10 @@ def build_claims(turns: dict[str, list[SideBySideOutcome]]) -> list[tuple[str, b
         (f"native does not: {native:.2%} late", native > LATE_SHARE),
         (f"managed trains at {ratio:.0%} of native's speed, {MIN_SPEED_RATIO:.0%} or more", ratio >= MIN_SPEED_RATIO),
     ]
-    for how in (one for one in (NICE, HALVES) if one in turns):
-        late, ratio = median_late_share(turns[how]), median_speed_ratio(turns, how)
+    if NICE in turns:
+        late, ratio = median_late_share(turns[NICE]), median_speed_ratio(turns, NICE)
         held = "holds it as well" if late <= LATE_SHARE else "does not hold it either"
-        claims.append((f"besides: {how} {held}: {late:.2%} late; managed trains at {ratio:.0%} of its speed", True))
+        claims.append((f"besides: {NICE} {held}: {late:.2%} late; managed trains at {ratio:.0%} of its speed", True))
     return claims
 
 

@@ -1,11 +1,9 @@
 """Epoch predictions: the paper's simple predictor and fedge's, from the same few modes, evaluated on the others.
 
-    python benchmarks/epoch_prediction.py [emulated|loaders|tables]...      (tables: FEDGE_PROFILES=folder/of/tables)
+    python benchmarks/epoch_prediction.py [emulated|tables]...      (tables: FEDGE_PROFILES=folder/of/tables)
 
 emulated   the emulated AGX Xavier in the modes a to n of the characterisation paper (SIGMETRICS 2022): both learn from
            two epochs each in e, f, i and j and predict the ten others
-loaders    fedge's from a small sweep (modes at four workers, workers at the top mode): every point left out in turn;
-           the simple predictor for comparison if it has points at the same loader
 tables     measured tables, whose steps include loading: the rows nearest to e, f, i and j, evaluated on all others
 
 The emulated board's loading is simulated by the input-pipeline model that fedge's prediction fits, and its computing
@@ -22,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +42,7 @@ from fedge.predictors.table_board import TableBoard
 from fedge.types import Floats, PowerMode, ProfileTable
 
 CONSOLE = Console(width=150)
-PLANS = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "characterisation"
+PLAN = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "characterisation" / "modes.yaml"
 BOARD, SPEC = "agx-xavier-1", catalogue.find("agx-xavier")
 TRAINED = ("e", "f", "i", "j")
 PAPER_TIME, PAPER_ENERGY = "about 12 %, 31 of 40 below 10 %", "about 25 %, LeNet-5 60 %"
@@ -67,7 +64,7 @@ class EpochPredictionErrors:
 
 def report_emulated() -> None:
     """Report the paper's experiment on the emulated board."""
-    result = _run_sweep("modes.yaml", None)
+    result = _run_sweep()
     near = {name: _find_mode(result, knobs) for name, knobs in PAPER_MODES.items()}
     trained = {near[name] for name in TRAINED}
     every = {
@@ -94,29 +91,6 @@ def report_emulated() -> None:
     for method, ones in totals.items():
         table.add_row("all", method, *_concatenate_errors(ones).format_errors())
     table.add_row("all, in the paper", "simple", PAPER_TIME, "", PAPER_ENERGY)
-    CONSOLE.print(table)
-
-
-def report_loaders() -> None:
-    """Report every point of a small sweep left out in turn."""
-    course = 300
-    parts = [_run_sweep("modes.yaml", course), _run_sweep("workers.yaml", course)]
-    table = _build_table("Every point left out of a sweep in turn; errors in percent")
-    for name in parts[0].plan.workloads:
-        points = tuple(one for part in parts for one in part.points if one.point.workload == name)
-        distinct = tuple({one.point.key: one for one in points}.values())
-        result = replace(parts[0], points=distinct)
-        looks = [look for look in extract_observations(result, BOARD, name) if look.is_counted]
-        ours, theirs, same = [], [], []
-        for look in looks:
-            rest = tuple(one for one in distinct if one.point.key != look.point.key)
-            ours.append(_score_fedge(replace(result, points=rest), name, None, [look]))
-            if look.point.workers == looks[0].point.workers:
-                same.append(ours[-1])
-                theirs.append(_score_simple_predictor(name, [one for one in looks if one is not look], look))
-        table.add_row(name, "fedge, every point", *_concatenate_errors(ours).format_errors())
-        table.add_row("", "fedge, modes", *_concatenate_errors(same).format_errors())
-        table.add_row("", "simple, modes", *_concatenate_errors(theirs).format_errors())
     CONSOLE.print(table)
 
 
@@ -157,11 +131,10 @@ def _find_nearest_rows(table: ProfileTable) -> list[int]:
 
 
 def _score_fedge(
-    result: SweepResult, workload: str, seen: Sequence[PointObservation] | None, judged: Sequence[PointObservation]
+    result: SweepResult, workload: str, seen: Sequence[PointObservation], judged: Sequence[PointObservation]
 ) -> EpochPredictionErrors:
-    """Score fedge's predictions of ``judged`` from ``seen``, or from all points of ``result``."""
-    looks = extract_observations(result, BOARD, workload) if seen is None else seen
-    model = EpochModel(SPEC, workload, result.plan.storages).fit(looks)
+    """Score fedge's predictions of ``judged`` from ``seen``."""
+    model = EpochModel(SPEC, workload, result.plan.storages).fit(seen)
     time, energy = [], []
     for look in judged:
         point = look.point
@@ -178,15 +151,6 @@ def _score_fedge(
         time.append(float(predicted.e2e_s[0]))
         energy.append(float(predicted.energy_j[0]))
     return _compute_errors(judged, np.array(time), np.array(energy))
-
-
-def _score_simple_predictor(
-    name: str, seen: Sequence[PointObservation], look: PointObservation
-) -> EpochPredictionErrors:
-    """Score the simple predictor, from the points at the same loader."""
-    alike = [one for one in seen if one.point.workers == look.point.workers]
-    epochs = [MeasuredEpoch(name, one.mode, one.e2e_s, one.energy_j) for one in alike]
-    return _compute_errors([look], *predict_linear_epochs(epochs, name, stack_modes([look.mode]), SPEC.maxn))
 
 
 def _compute_errors(looks: Sequence[PointObservation], e2e_s: Floats, energy_j: Floats | None) -> EpochPredictionErrors:
@@ -206,11 +170,10 @@ def _build_table(title: str) -> Table:
     return build_table(title, "what", "method", "time %", "below 10 %", "energy %", left=("method",))
 
 
-@cache
-def _run_sweep(name: str, minibatches: int | None) -> SweepResult:
-    """Run a shipped plan on the emulated board."""
-    plan = read_resolved_plan(PLANS / name).plan
-    course = plan.course.model_copy(update={"minibatches": minibatches})
+def _run_sweep() -> SweepResult:
+    """Run the shipped plan of modes on the emulated board, with whole epochs."""
+    plan = read_resolved_plan(PLAN).plan
+    course = plan.course.model_copy(update={"minibatches": None})
     plan = replace(plan, course=course)
     rig = build_emulated_rig(plan, BOARD)
     seen = (rig.measure(point, plan.workloads[point.workload], course, lambda _: None) for point in plan.points)
@@ -223,7 +186,7 @@ def _find_mode(result: SweepResult, knobs: tuple[int, ...]) -> PowerMode:
     return modes[find_nearest_row(modes, PowerMode(knobs[0], *map(float, knobs[1:])))]
 
 
-PARTS = {"emulated": report_emulated, "loaders": report_loaders, "tables": report_tables}
+PARTS = {"emulated": report_emulated, "tables": report_tables}
 
 if __name__ == "__main__":
     run_parts(__doc__, PARTS)

@@ -2,10 +2,9 @@
 
 A server in its own process listens on a unix socket, as behind the proxy; this process sends for the boards, over 64
 connections that are kept open. Each message is one second of a board: one trace with three rails, and its status.
-First every board sends once a second; then as fast as answers come. The same is done with a plain server: each message
-is parsed as JSON, appended as a line to one file, synced to the disk, and answered. (The store syncs samples to the
-disk once a second; until then they survive the end of the process, but not a loss of power.) Everything is written to a
-temporary folder, which is removed. CPU time is the server's alone, all of its threads.
+First every board sends once a second; then as fast as answers come. (The store syncs samples to the disk once a second;
+until then they survive the end of the process, but not a loss of power.) Everything is written to a temporary folder,
+which is removed. CPU time is the server's alone, all of its threads.
 
     OMP_NUM_THREADS=1 python benchmarks/live_channel.py [SECONDS]
 """
@@ -13,7 +12,6 @@ temporary folder, which is removed. CPU time is the server's alone, all of its t
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -33,7 +31,6 @@ from fedge.types import Trace
 BOARDS, CONNECTIONS = 1000, 64
 DURATION_S = 20.0
 MIN_MESSAGES_PER_S = 1000.0
-SERVER_VARIANTS = ("fedge", "plain")
 START_LIMIT_S = 60.0
 
 
@@ -153,26 +150,7 @@ def read_cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def build_plain_app(folder: Path) -> Any:
-    """Build the plain server: one line per message, on the disk before it is answered."""
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
-
-    file = (folder / "lines.jsonl").open("ab")
-
-    async def take(request: Request) -> JSONResponse:
-        message = json.loads(await request.body())
-        file.write(json.dumps(message).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-        return JSONResponse({"seq": message["seq"]})
-
-    return Starlette(routes=[Route("/telemetry", take, methods=["POST"])])
-
-
-def run_server(way: str, folder: Path, path: Path) -> None:
+def run_server(folder: Path, path: Path) -> None:
     """Run the server until SIGTERM."""
     import socket
 
@@ -185,23 +163,17 @@ def run_server(way: str, folder: Path, path: Path) -> None:
     listening.bind(str(path))
     listening.listen(128)
 
-    def serve_alone(app: Any) -> None:
-        uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).run(sockets=[listening])
-
-    if way == "plain":
-        serve_alone(build_plain_app(folder))
-        return
     ingest = open_ingest(folder)
     try:
-        serve_alone(ingest_app(ingest))
+        uvicorn.Server(uvicorn.Config(ingest_app(ingest), log_level="warning", lifespan="off")).run(sockets=[listening])
     finally:
         ingest.close()
 
 
-def run_variant(way: str, where: Path, seconds: float) -> tuple[ServerCost, ServerCost, int]:
-    """Measure a server at the paced and at the highest rate, and count the rows that it keeps."""
-    folder, path = where / way, where / f"{way}.sock"
-    process = subprocess.Popen([sys.executable, __file__, "--serve", way, str(folder), str(path)])
+def measure_rates(where: Path, seconds: float) -> tuple[ServerCost, ServerCost, int]:
+    """Measure the server at the paced and at the highest rate, and count the rows that it keeps."""
+    folder, path = where / "store", where / "server.sock"
+    process = subprocess.Popen([sys.executable, __file__, "--serve", str(folder), str(path)])
     try:
         until_s = time.monotonic() + START_LIMIT_S
         while not path.exists():
@@ -212,33 +184,27 @@ def run_variant(way: str, where: Path, seconds: float) -> tuple[ServerCost, Serv
     finally:
         process.terminate()
         process.wait(60)
-    lines = folder / "lines.jsonl"
-    kept = len(read_rows(folder, SampleRow)) if way == "fedge" else lines.read_bytes().count(b"\n")
-    return costs[0], costs[1], kept
+    return costs[0], costs[1], len(read_rows(folder, SampleRow))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the figures; return 1 if the server misses a goal."""
     if arguments[:1] == ["--serve"]:
         with suppress(KeyboardInterrupt):
-            run_server(arguments[1], Path(arguments[2]), Path(arguments[3]))
+            run_server(Path(arguments[1]), Path(arguments[2]))
         return 0
     seconds = float(arguments[0]) if arguments else DURATION_S
-    fast = True
     with tempfile.TemporaryDirectory() as name:
-        for way in SERVER_VARIANTS:
-            even, most, kept = run_variant(way, Path(name), seconds)
-            for title, cost in (("1,000 boards a second", even), ("as many as it can", most)):
-                print(
-                    f"{way:6} {title:22} {cost.per_s:7.0f} messages/s, {100 * cost.cores:3.0f} % of a core, "
-                    f"{cost.cpu_ms:.3f} ms each; answers: median {cost.median_ms:.1f} ms, worst {cost.worst_ms:.0f} ms"
-                )
-            print(f"{way:6} kept {kept} of {even.messages + most.messages} messages that were answered")
-            if way == "fedge":
-                per_core = 1e3 / most.cpu_ms
-                print(f"{way:6} on one core: {per_core:.0f} messages/s; {MIN_MESSAGES_PER_S:.0f} are needed")
-                fast = per_core >= MIN_MESSAGES_PER_S and even.per_s >= 0.95 * MIN_MESSAGES_PER_S
-    return 0 if fast else 1
+        even, most, kept = measure_rates(Path(name), seconds)
+    for title, cost in (("1,000 boards a second", even), ("as many as it can", most)):
+        print(
+            f"{title:22} {cost.per_s:7.0f} messages/s, {100 * cost.cores:3.0f} % of a core, "
+            f"{cost.cpu_ms:.3f} ms each; answers: median {cost.median_ms:.1f} ms, worst {cost.worst_ms:.0f} ms"
+        )
+    print(f"kept {kept} of {even.messages + most.messages} messages that were answered")
+    per_core = 1e3 / most.cpu_ms
+    print(f"on one core: {per_core:.0f} messages/s; {MIN_MESSAGES_PER_S:.0f} are needed")
+    return 0 if per_core >= MIN_MESSAGES_PER_S and even.per_s >= 0.95 * MIN_MESSAGES_PER_S else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The time that ``power_mode`` adds to a round of a plain Flower app, and the energy that it saves, under ``flwr run``.
+"""The time that ``power_mode`` adds to a round of a plain Flower app under ``flwr run``.
 
     python benchmarks/mod_overhead.py [ROUNDS] [--steps 100] [--step-s 0.1]
 
@@ -8,10 +8,8 @@ so that the machine's other work changes no step; a round has 10 s of steps. Thi
 
 Printed: for every node the time from the message's arrival to the reply in the first round, the median and the least
 of the others, how much longer both are than without the mod, and how much its own process computes more (where the
-machine has other work, the rest is waiting for it and for the daemon; the least is nearest to a quiet machine); then
-the emulated boards' energy of work against MAXN, estimated or calibrated as their costs are; last what importing the
-mod takes in a fresh process, where flwr and torch are loaded: a simulation does it once, a SuperNode for every
-message. The goal is 2 % of a round.
+machine has other work, the rest is waiting for it and for the daemon; the least is nearest to a quiet machine). The
+goal is 2 % of a round.
 """
 
 from __future__ import annotations
@@ -38,9 +36,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedge.flower import PowerAware, power_mode
-from fedge.flower.node_memory import RECORD
-from fedge.flower.power_mod import ANSWER
-from fedge.wire import ReplyMessage, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_OVERHEAD = 0.02
@@ -63,12 +58,6 @@ steps = 1
 step-s = 0.1
 folder = ""
 settings = ""
-"""
-IMPORT = """
-import time, flwr.clientapp, torch
-begun_s, cpu_s = time.perf_counter(), time.process_time()
-import fedge.flower.power_mod
-print(time.perf_counter() - begun_s, time.process_time() - cpu_s)
 """
 
 # The app --------------------------------------------------------------------------------------------------------------
@@ -117,17 +106,6 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict(content), reply_to=message)
 
 
-def read_work(reply: Message) -> list[float] | None:
-    """Return seconds and joules of the work on an emulated board, and what both would be at MAXN."""
-    if RECORD not in reply.content.config_records:
-        return None
-    report = from_json(ReplyMessage, str(reply.content.config_records[RECORD][ANSWER])).report
-    if report is None or report.true_front is None:
-        return None
-    maxn = report.true_front.maxn
-    return [report.work_s, report.work_j, maxn.work_s, maxn.work_j]
-
-
 class Noting(PowerAware):
     """``PowerAware`` that writes every reply's metrics to a file."""
 
@@ -139,7 +117,7 @@ class Noting(PowerAware):
                     raise RuntimeError(reply.error.reason)
                 metrics = next(iter(reply.content.metric_records.values()))
                 figures = [metrics.pop(name) for name in ("place", "message-s", "cpu-s")]
-                file.write(json.dumps([server_round, *figures, read_work(reply)]) + "\n")
+                file.write(json.dumps([server_round, *figures]) + "\n")
         return super().aggregate_train(server_round, received)
 
 
@@ -187,7 +165,7 @@ def run_app(folder: Path, settings: Path, rounds: int, steps: int, step_s: float
 def print_overhead(rows: Path) -> None:
     """Print the times of the messages by node."""
     found = [json.loads(line) for line in (rows / "messages.jsonl").read_text("utf-8").splitlines()]
-    later = {place: [row[2:4] for row in found if row[1] == place and row[0] > 1] for place in range(len(NODES))}
+    later = {place: [row[2:] for row in found if row[1] == place and row[0] > 1] for place in range(len(NODES))}
     median_s, cpu_s = ([statistics.median(row[i] for row in rows) for rows in later.values()] for i in (0, 1))
     least_s = [min(wall_s for wall_s, _ in rows) for rows in later.values()]
     print(f"{'node':24}{'round 1':>10}{'median':>10}{'longer':>10}{'least':>10}{'longer':>10}{'processor':>11}")
@@ -202,26 +180,6 @@ def print_overhead(rows: Path) -> None:
     worst = max(least_s) / least_s[0] - 1
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"overhead at most {100 * worst:.2f} % (goal: {100 * MAX_OVERHEAD:.0f} %); {cores} cores, load {load:.1f}")
-
-
-def print_saving(rows: Path) -> None:
-    """Print the emulated boards' energy of work against that at MAXN."""
-    found = [json.loads(line) for line in (rows / "messages.jsonl").read_text("utf-8").splitlines()]
-    for place, name in enumerate(NODES):
-        works = [work for _, of, _, _, work in found if of == place and work is not None]
-        if works:
-            work_s, work_j, maxn_s, maxn_j = (sum(column) for column in zip(*works, strict=True))
-            saving, longer = 100 * (1 - work_j / maxn_j), work_s / maxn_s
-            print(
-                f"{name}: {work_j:.0f} J of work, at MAXN {maxn_j:.0f} J: {saving:.1f} % less, {longer:.2f} x the time"
-            )
-
-
-def print_import() -> None:
-    """Print what importing the mod takes where flwr and torch are loaded."""
-    lines = [subprocess.check_output([sys.executable, "-c", IMPORT], text=True).split() for _ in range(3)]
-    wall_s, cpu_s = (min(float(line[column]) for line in lines) for column in (0, 1))
-    print(f"import of the mod in a fresh process: {wall_s:.2f} s, {cpu_s:.2f} s of CPU (best of {len(lines)})")
 
 
 if __name__ == "__main__":
@@ -243,5 +201,3 @@ if __name__ == "__main__":
         )
         rows = run_app(Path(name) / "run", board_yaml, rounds=asked.rounds, steps=asked.steps, step_s=asked.step_s)
         print_overhead(rows)
-        print_saving(rows)
-    print_import()

@@ -1,16 +1,14 @@
-"""Placement of inference: the planner against brute force, and predicted combinations.
+"""Placement of inference: the time of the planner, and predicted combinations.
 
     python benchmarks/placement.py [planner|here]...
 
-planner   100 random problems against trying everything; time of larger spaces, up to 4 accelerators, 8 batch sizes,
-          3 precisions, 3 instances each
+planner   time of large spaces, up to 4 accelerators, 8 batch sizes, 3 precisions, 3 instances each
 here      this machine's processor with torch and ONNX Runtime, really run: singles and some pairs are measured and
           fitted, then pairs and triples outside the fit are measured too, and compared
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import tempfile
 import time
@@ -23,9 +21,6 @@ from figures import build_table, compute_mape, run_parts
 from rich.console import Console
 
 from fedge.analysis.placement.accelerator_fit import (
-    PlacementMeasurement,
-    apply_parameters,
-    find_parameter_keys,
     fit_board,
     predict_images_per_s,
 )
@@ -36,7 +31,7 @@ from fedge.analysis.placement.inference_jobs import (
     list_runtimes,
     prepare_model_source,
 )
-from fedge.analysis.placement.placement_outcome import PlacementGoal, evaluate_placement
+from fedge.analysis.placement.placement_outcome import PlacementGoal
 from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES, plan_placement
 from fedge.analysis.placement.placement_runs import measure_placement
 from fedge.costs.layers.network_cost import NetworkCost
@@ -47,7 +42,6 @@ from fedge.devices.catalogue import find
 CONSOLE = Console(width=150)
 HOST_MODEL, HOST_SECONDS = "resnet18", 2.0
 TORCH, ORT = ("torch-cpu", "fp32"), ("ort-cpu", "fp32")
-CUDA, TENSOR, DLA = ("cuda-cores", "fp32"), ("tensor-cores", "mixed"), ("dla-0", "fp16")
 
 
 def resnet50() -> NetworkCost:
@@ -61,19 +55,7 @@ def build_placement(names: Sequence[tuple[str, str]], size: int) -> Placement:
 
 
 def report_planner() -> None:
-    """Compare with brute force on random variations of the AGX Orin, and time large spaces."""
-    rng = np.random.default_rng(0)
-    wrong = infeasible = 0
-    for _ in range(100):
-        board, goal = draw_board_and_goal(rng)
-        sizes = (1, 8, 64)
-        tried = [evaluate_placement(board, resnet50(), one, goal.rate_hz) for one in list_all_placements(board, sizes)]
-        best = min((compute_cost(goal, one) for one in tried), default=math.inf)
-        chosen = plan_placement(board, network=resnet50(), goal=goal, batch_sizes=sizes, most_instances=1).chosen
-        reached = math.inf if chosen is None else compute_cost(goal, chosen)
-        infeasible += best == math.inf
-        wrong += not (reached == best or abs(reached - best) <= 1e-7 * abs(best))
-    CONSOLE.print(f"planner against trying everything: 100 problems, {infeasible} without an answer, {wrong} differ")
+    """Time large spaces."""
     orin = build_placement_board(find("agx-orin"))
     for title, board, most in (
         ("AGX Orin", orin, 1),
@@ -111,37 +93,6 @@ def add_precisions(board: PlacementBoard) -> PlacementBoard:
         )
         places.append(replace(place, speeds=speeds))
     return replace(board, accelerators=tuple(places))
-
-
-def draw_board_and_goal(rng: np.random.Generator) -> tuple[PlacementBoard, PlacementGoal]:
-    """Draw the AGX Orin with changed parameters, and limits around its capability."""
-    board = build_placement_board(find("agx-orin"))
-    keys = tuple(find_parameter_keys(board, [PlacementMeasurement(build_placement((CUDA, TENSOR, DLA), 1), 1.0)]))
-    moved = apply_parameters(board, keys, rng.normal(0, 0.6, len(keys)))
-    objective = ("throughput", "latency", "energy")[int(rng.integers(3))]
-    rate = float(rng.uniform(20, 600)) if rng.random() < 0.6 else None
-    power = float(rng.uniform(15, 60)) if rng.random() < 0.5 else None
-    latency = float(10 ** rng.uniform(-2, 0)) if rng.random() < 0.5 else None
-    return moved, PlacementGoal(objective, rate, power, latency)  # type: ignore[arg-type]
-
-
-def list_all_placements(board: PlacementBoard, sizes: Sequence[int]) -> list[Placement]:
-    per_place = [
-        [(), *((Instance(place.name, size, precision),) for size in sizes for precision in place.precisions)]
-        for place in board.accelerators
-    ]
-    chosen = [tuple(itertools.chain(*some)) for some in itertools.product(*per_place)]
-    return [Placement(instances) for instances in chosen if instances]
-
-
-def compute_cost(goal: PlacementGoal, outcome) -> float:
-    broken = (
-        (goal.rate_hz is not None and outcome.images_per_s < goal.rate_hz)
-        or (goal.max_power_w is not None and outcome.power_w > goal.max_power_w)
-        or (goal.max_latency_s is not None and outcome.latency_s > goal.max_latency_s)
-    )
-    figures = {"throughput": -outcome.images_per_s, "latency": outcome.latency_s, "energy": outcome.joules_per_image}
-    return math.inf if broken else figures[goal.objective]
 
 
 def report_host() -> None:

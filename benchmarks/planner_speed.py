@@ -1,15 +1,13 @@
-"""Time and memory of planning a round: every planner on random fronts, compared with general solvers.
+"""Time and memory of planning a round: every planner on random fronts.
 
-Prints per planner the seconds (best of three) and the process's peak memory so far; then, on a small fleet, scipy's
-mixed-integer programme for the least energy under a deadline and a plain loop over all deadlines, the loop's time
-also extrapolated to the large fleet by its operations. One thread. The fronts are random: see ``draw_columns``.
+Prints per planner the seconds (best of three) and the process's peak memory so far. One thread. The fronts are random:
+see ``draw_columns``.
 
     OMP_NUM_THREADS=1 python benchmarks/planner_speed.py [BOARDS] [POINTS]
 """
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
 import time
@@ -20,20 +18,14 @@ import numpy as np
 
 from fedge.decisions.planning.cost_sweep import find_weighted_deadline
 from fedge.decisions.planning.fleet_planners import find_shortest_round
-from fedge.decisions.planning.front_columns import FrontColumns, build_columns
+from fedge.decisions.planning.front_columns import FrontColumns
 from fedge.decisions.planning.gain_search import find_best_gain
 from fedge.decisions.planning.joint_planner import MIN_PROGRESS, NARROW_SHARES, SHARES
 from fedge.decisions.planning.joint_search import JointLimits, JointProblem, solve_joint
 from fedge.experiment import DEFAULT_WIDTHS
-from fedge.types import Front, FrontPoint, PowerMode
 
-MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
-SMALL_FLEET = 20
-OBJECT_FLEET = 10_000
+JOINT_FLEET = 10_000
 BOARDS, POINTS = 100_000, 64
-AGREEMENT_TOLERANCE = 1e-6
-SOLVER_TOLERANCE = 1e-3
-"""Relative difference allowed between the planner's energy and the others'; scipy stops within 0.01 % of the best."""
 
 
 def draw_columns(boards: int, points: int) -> FrontColumns:
@@ -146,89 +138,12 @@ def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def solve_by_plain_loop(columns: FrontColumns, cap_s: float) -> float:
-    """Return the least energy by a plain loop over every deadline, board and point."""
-    best_j = np.inf
-    rows = [range(int(a), int(b)) for a, b in zip(columns.offsets[:-1], columns.offsets[1:], strict=True)]
-    for deadline_s in columns.safe_ends_s.tolist():
-        if deadline_s <= cap_s:
-            reached = [[columns.above_idle_j[k] for k in row if columns.safe_ends_s[k] <= deadline_s] for row in rows]
-            if all(reached):
-                best_j = min(best_j, sum(min(some) for some in reached) + columns.idle_w.sum() * deadline_s)
-    return float(best_j)
-
-
-def solve_mixed_integer(columns: FrontColumns, cap_s: float) -> float:
-    """Return the same by a mixed-integer programme: one binary per point, the round's length as the last variable."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    boards, points = len(columns), len(columns.safe_ends_s)
-    board_of = np.repeat(np.arange(boards), columns.counts)
-    one_each = np.zeros((boards, points + 1))
-    one_each[board_of, np.arange(points)] = 1.0
-    in_time = np.zeros((boards, points + 1))
-    in_time[board_of, np.arange(points)] = columns.safe_ends_s
-    in_time[:, -1] = -1.0
-    solved = milp(
-        np.append(columns.above_idle_j, columns.idle_w.sum()),
-        integrality=np.append(np.ones(points), 0.0),
-        bounds=Bounds(np.zeros(points + 1), np.append(np.ones(points), cap_s)),
-        constraints=[LinearConstraint(one_each, 1.0, 1.0), LinearConstraint(in_time, ub=0.0)],
-        options={"time_limit": 60.0},
-    )
-    return float(solved.fun) if solved.fun is not None else np.nan
-
-
-def build_fronts(columns: FrontColumns) -> dict[str, Front]:
-    """Return the first boards as fronts, in the form that boards send."""
-    fronts = {}
-    for i, board in enumerate(columns.boards[:OBJECT_FLEET]):
-        rows, idle_w = range(int(columns.offsets[i]), int(columns.offsets[i + 1])), float(columns.idle_w[i])
-        work_s = [float(columns.above_idle_j[k] / (columns.power_w[k] - idle_w)) for k in rows]
-        listed = [FrontPoint(MODE, t, t * float(columns.power_w[k]), 0.05) for k, t in zip(rows, work_s, strict=True)]
-        maxn = FrontPoint(MODE, float(columns.maxn_work_s[i]), float(columns.maxn_work_j[i]), 0.05)
-        fronts[board] = Front(
-            tuple(listed), maxn=maxn, idle_w=idle_w, link_s=1.0, maxn_idle_w=float(columns.maxn_idle_w[i])
-        )
-    return fronts
-
-
-def compare_solvers(large: int, points: int) -> None:
-    """Compare the planner, scipy's programme and the plain loop on a small fleet; they must agree."""
-    columns = draw_columns(SMALL_FLEET, points)
-    cap_s = 1.5 * float(columns.safe_ends_s[columns.offsets[:-1]].max())
-    found = find_weighted_deadline(columns, 0.0, cap_s)
-    print(
-        f"\nleast energy within {cap_s:.0f} s, {SMALL_FLEET} boards: {found.energy_j:.1f} J at {found.deadline_s:.1f} s"
-    )
-    times_s = {
-        name: time_best_of_three(lambda run=run: run(columns, cap_s))
-        for name, run in (
-            ("planner", lambda c, cap: find_weighted_deadline(c, 0.0, cap)),
-            ("scipy milp", solve_mixed_integer),
-            ("plain loop", solve_by_plain_loop),
-        )
-    }
-    programme_j, looped_j = solve_mixed_integer(columns, cap_s), solve_by_plain_loop(columns, cap_s)
-    print(f"scipy milp {programme_j:.1f} J, plain loop {looped_j:.1f} J")
-    assert math.isclose(looped_j, found.energy_j, rel_tol=AGREEMENT_TOLERANCE), "the plain loop finds another energy"
-    assert math.isclose(programme_j, found.energy_j, rel_tol=SOLVER_TOLERANCE), "scipy's programme finds another energy"
-    for name, taken_s in times_s.items():
-        print(f"{name:<28}{taken_s:10.4f} s")
-    carried_h = times_s["plain loop"] * (large / SMALL_FLEET) ** 2 / 3600
-    print(f"plain loop, {large} boards         {carried_h:10.0f} h (carried: deadlines and boards both grow)")
-
-
 def main(boards: int, points: int) -> None:
     columns = draw_columns(boards, points)
     print(f"{boards} boards x {points} points; the columns themselves: peak {peak_gb():.2f} GB")
     for name, run in build_planners(columns).items():
         print(f"{name:<28}{time_best_of_three(run):10.3f} s   peak {peak_gb():.2f} GB", flush=True)
-    time_joint_plan(min(boards, OBJECT_FLEET), points)
-    fronts = build_fronts(columns)
-    taken_s = time_best_of_three(lambda: build_columns(fronts, 1.0))
-    print(f"columns of {len(fronts)} fronts   {taken_s:10.3f} s   (once per round, before a planner)")
-    compare_solvers(boards, points)
+    time_joint_plan(min(boards, JOINT_FLEET), points)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,23 @@
 """A round's wall time on loopback: fedge's fleet backend against plain Flower, on the same four SuperNodes.
 
-    python benchmarks/round_overhead.py [ROUNDS] [--blocks 2] [--model small-cnn] [--steps 16] [--stock-start]
-                                        [--keep FOLDER]
+    python benchmarks/round_overhead.py [ROUNDS] [--blocks 2] [--model small-cnn] [--steps 16] [--keep FOLDER]
 
 One SuperLink and four SuperNodes without TLS, each a recorded board with its real power daemon and resident worker. On
 them run in turn, ``--blocks`` times each: a plain Flower app made as Flower's quickstart is (``plain_flower/``:
 FedAvg's own loop, torch imported and the model loaded in every ClientApp), and ``fedge run``. Both have the same
 network, the same samples on each board, the same number and size of minibatches and one torch thread; both have one
-phase of messages per round (train) and test the global model on the server. ``tracing/`` notes the moments in both
-alike. SuperExec looks for work ten times a second on both sides, as it does on boards that fedge provisions.
+phase of messages per round (train) and test the global model on the server. ``tracing/`` notes when each round's
+messages leave and return, in both alike. SuperExec looks for work ten times a second on both sides, as it does on
+boards that fedge provisions.
 
 The SuperNodes run with process isolation, as on provisioned boards, and one runner of ClientApps at a time is attached
 to each: plain Flower's own ``flower-superexec`` in its blocks; in fedge's the same, with the stand-in of fedge's role
 first on its PATH and a process of each board that waits and forks (``ansible/roles/supernode/files/ready.py``).
-``--stock-start`` starts both sides' ClientApps as Flower does. Of a forked process ``wait`` ends with the fork and
-``cpu`` begins there; the stand-in's own hundredths of a second of CPU are in neither.
 
-Printed: what import and load of the model take in a fresh process; then, over ROUNDS (6) rounds of each block after its
-first, medians with the smallest and the largest: the phases of every message, the parts of every round, and the wall
-time from one round's push to the next one's, with the ratio. The goal is 0.7. Training itself
-is printed apart; in fedge, changes of mode are part of ``answer``. Where the machine has fewer cores than boards, or
-other work, their processes wait for each other: repeat it on an idle one.
+Printed, over ROUNDS (6) rounds of each block after its first, as medians with the smallest and the largest: the time of
+the boards and of the server, and the wall time from one round's push to the next one's, with the ratio. The goal is
+0.7. Where the machine has fewer cores than boards, or other work, their processes wait for each other: repeat it on an
+idle one.
 """
 
 from __future__ import annotations
@@ -36,11 +33,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,17 +45,6 @@ MAX_OVERHEAD_RATIO = 0.7
 BOARDS = ("nano", "xavier-nx", "agx-orin-jp6", "orin-nano-jp6")
 BATCH, RATE, MOMENTUM = 16, 0.01, 0.9
 TEST_SAMPLES = 200
-IMPORT_AND_LOAD = """
-import time
-begun_s = time.perf_counter()
-import torch
-torch_s = time.perf_counter() - begun_s
-from fedge.worker.architectures import MODELS
-from fedge.worker.task_shape import Shape
-net = MODELS[{model!r}](Shape(3, 32, 10))
-torch.optim.SGD(net.parameters(), lr=0.1)
-print(torch_s, time.perf_counter() - begun_s)
-"""
 TASK = "from fedge.worker.architectures import MODELS\n\n\ndef model(shape):\n    return MODELS[{model!r}](shape)\n"
 EXPERIMENT = """
 name: overhead
@@ -72,37 +57,18 @@ data: {{dir: {data}}}
 superlink: {{address: "{address}", connect_timeout_s: 60}}
 reply_timeout_s: 120
 """
-PHASES = ("wait", "start", "answer", "training", "back", "cpu")
-PARTS = ("boards", "server")
-
-
-@dataclass(frozen=True, slots=True)
-class MessageTimes:
-    """Seconds of one message.
-
-    ``wait``: from the start of the push to the ClientApp's process; ``start``: until its function is entered;
-    ``answer``: inside it, without the training; ``training``: the steps; ``back``: until the server has it. ``cpu``:
-    CPU time of the ClientApp's process when its function returns; other load on the machine changes it least.
-    """
-
-    wait: float
-    start: float
-    answer: float
-    training: float
-    back: float
-    cpu: float
+PARTS = ("boards", "server", "wall")
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Seconds of one round: until the last reply arrived, until the next push starts, and both; and its messages."""
+    """Seconds of one round: until the last reply arrived, until the next push starts, and both."""
 
     boards: float
     server: float
-    sent: tuple[MessageTimes, ...]
 
     @property
-    def wall_s(self) -> float:
+    def wall(self) -> float:
         return self.boards + self.server
 
 
@@ -111,9 +77,6 @@ def main() -> int:
     options = _parse_arguments()
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    load_s = [_measure_import_and_load(options.model) for _ in range(3)]
-    torch_s, whole_s = (statistics.median(column) for column in zip(*load_s, strict=True))
-    print(f"{options.model} in a fresh process: import torch {torch_s:.2f} s, with model and optimiser {whole_s:.2f} s")
     folder = Path(options.keep or tempfile.mkdtemp(prefix="overhead-"))
     try:
         plain, ours = _run_both(options, folder)
@@ -121,7 +84,7 @@ def main() -> int:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
     _print_rounds(plain, ours)
-    ratio = statistics.median(r.wall_s for r in ours) / statistics.median(r.wall_s for r in plain)
+    ratio = statistics.median(r.wall for r in ours) / statistics.median(r.wall for r in plain)
     print(f"fedge / plain Flower, medians of a round's wall time: {ratio:.2f} (goal: {MAX_OVERHEAD_RATIO} at most)")
     print(f"load of the machine: {' '.join(f'{load:.1f}' for load in os.getloadavg())}, {os.cpu_count()} cores")
     return 0
@@ -133,18 +96,8 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--model", default="small-cnn", help="a network of fedge.worker.architectures")
     parser.add_argument("--steps", type=int, default=16, help="minibatches of a board's round")
-    parser.add_argument("--stock-start", action="store_true", help="start fedge's ClientApps as Flower does")
     parser.add_argument("--keep", help="keep the run's files in this folder")
     return parser.parse_args()
-
-
-def _measure_import_and_load(model: str) -> tuple[float, float]:
-    """Return the seconds of a fresh process to import torch, and with that to have model and optimiser."""
-    command = [sys.executable, "-c", IMPORT_AND_LOAD.format(model=model)]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
-    torch_s, whole_s = map(float, done.stdout.split())
-    return torch_s, whole_s
 
 
 def _run_both(options: argparse.Namespace, folder: Path) -> tuple[list[RoundTimes], list[RoundTimes]]:
@@ -162,10 +115,10 @@ def _run_both(options: argparse.Namespace, folder: Path) -> tuple[list[RoundTime
         for block in range(1, options.blocks + 1):
             with runners(fleet.runtimes, folder / f"plain-{block}-runners", ready=False):
                 _run_plain(options, folder, fleet.address, block)
-            plain += _read_rounds(trace, {})
-            with runners(fleet.runtimes, folder / f"fedge-{block}-runners", ready=not options.stock_start):
+            plain += _read_rounds(trace)
+            with runners(fleet.runtimes, folder / f"fedge-{block}-runners", ready=True):
                 _run_fedge(options, folder, fleet.address, block)
-            ours += _read_rounds(trace, _read_training_s(folder / f"fedge-{block}"))
+            ours += _read_rounds(trace)
     return plain, ours
 
 
@@ -248,62 +201,22 @@ def _run_fedge(options: argparse.Namespace, folder: Path, address: str, block: i
         sys.exit(f"fedge run ended with {process.returncode}\n{log.read_text(encoding='utf-8')}")
 
 
-def _read_training_s(run: Path) -> dict[int, list[float]]:
-    """Return each board's training seconds by round, as measured."""
-    from fedge.telemetry.store_reader import read_rows
-    from fedge.telemetry.store_records import ClientRow
-
-    found: dict[int, list[float]] = {}
-    for row in read_rows(run, ClientRow):
-        if row.error is None and row.step_s is not None:
-            found.setdefault(row.round, []).append(row.steps * row.step_s)
-    return found
-
-
-def _read_rounds(trace: Path, metered: Mapping[int, Sequence[float]]) -> list[RoundTimes]:
+def _read_rounds(trace: Path) -> list[RoundTimes]:
     """Return the trace since the last call as rounds, without the first, and up to the last push."""
     events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
     trace.rename(trace.with_name(f"trace-{time.time_ns()}.jsonl"))
     pushes = [event for event in events if event["what"] == "pushed" and event["kind"] == "train"]
     pulled_s = {number: event["at_s"] for event in events if event["what"] == "pulled" for number in event["ids"]}
-    entered = {event["id"]: event for event in events if event["what"] == "entered"}
-    left = {event["id"]: event for event in events if event["what"] == "left"}
     rounds = []
-    for number, (push, following) in enumerate(itertools.pairwise(pushes), start=1):
+    for push, following in itertools.pairwise(pushes):
         last_s = max(pulled_s[each] for each in push["ids"])
-        known = metered.get(number)
-        shares = known or [left[each]["train_s"] for each in push["ids"]]
-        sent = tuple(
-            _build_message_times(
-                push["begun_s"], entered=entered[each], left=left[each], pulled_s=pulled_s[each], share_s=share
-            )
-            for each, share in zip(push["ids"], shares, strict=True)
-        )
-        rounds.append(RoundTimes(last_s - push["begun_s"], following["begun_s"] - last_s, sent))
+        rounds.append(RoundTimes(last_s - push["begun_s"], following["begun_s"] - last_s))
     return rounds[1:]
-
-
-def _build_message_times(
-    begun_s: float, entered: Mapping[str, Any], left: Mapping[str, Any], pulled_s: float, share_s: float
-) -> MessageTimes:
-    started_s, at_s, left_s = entered["started_s"], entered["at_s"], left["at_s"]
-    answer_s = left_s - at_s - share_s
-    return MessageTimes(
-        started_s - begun_s,
-        start=at_s - started_s,
-        answer=answer_s,
-        training=share_s,
-        back=pulled_s - left_s,
-        cpu=left["cpu_s"],
-    )
 
 
 def _print_rounds(plain: Sequence[RoundTimes], ours: Sequence[RoundTimes]) -> None:
     print(f"{'seconds':26s} {'plain Flower':>24s} {'fedge':>24s}")
-    for phase in PHASES:
-        columns = ([getattr(sent, phase) for r in rounds for sent in r.sent] for rounds in (plain, ours))
-        print(f"{'message: ' + phase:26s} " + " ".join(map(_format_spread, columns)))
-    for part in (*PARTS, "wall"):
+    for part in PARTS:
         columns = ([getattr(r, part) for r in rounds] for rounds in (plain, ours))
         print(f"{'round: ' + part:26s} " + " ".join(map(_format_spread, columns)))
     print(f"{len(plain)} and {len(ours)} rounds; medians (smallest to largest)")

@@ -1,9 +1,9 @@
-"""Cost of sampling a board's sensors in percent of one core, compared with parsing tegrastats from a pipe.
+"""Cost of sampling a board's sensors in percent of one core, and the error of the energy by rate.
 
 A sampler runs in this process against the recorded files of an AGX Orin at 1, 10 and 20 Hz while the main thread
-sleeps; then the same with a stand-in for tegrastats, whose own cost is not counted. The cost is the process's CPU time,
-user and system; its CPU time while it only sleeps is printed first. On a board, the reads go to drivers: an INA3221 and
-the thermal sensors answer over a bus, which takes time and some system CPU that files do not.
+sleeps. The cost is the process's CPU time, user and system; its CPU time while it only sleeps is printed first. On a
+board, the reads go to drivers: an INA3221 and the thermal sensors answer over a bus, which takes time and some system
+CPU that files do not.
 
 Printed last: the error of the energy that each rate integrates, for power that jumps between two levels as a GPU does
 between batches and waiting (random levels, shares, and periods of 20 ms to 1 s; generated, as recorded files do not
@@ -14,11 +14,9 @@ change). It is the worst case: a power monitor that averages between readings er
 
 from __future__ import annotations
 
-import shlex
 import sys
 import tempfile
 import time
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +27,6 @@ from fedge.devices.sensing import OpenSensor
 from fedge.devices.sensing.energy_integral import integrate_energy
 from fedge.devices.sensing.sampler import Sampler
 from fedge.devices.sensing.sysfs_sensor import SysfsSensor
-from fedge.devices.sensing.tegrastats_sensor import TegrastatsSensor
 from fedge.powerd.machine import Machine
 from fedge.types import SensorSample
 
@@ -38,15 +35,6 @@ BOARD = "agx-orin-jp6"
 RATES_HZ = (1, 10, 20)
 ERROR_RATES_HZ, WINDOWS_S, TRIALS = (5, 10, 20), (0.5, 1.0, 10.0), 400
 LIMIT_PERCENT = 1.0
-TIMED_READINGS = 2000
-KEPT_SAMPLES = 5000
-TEGRASTATS_LINE = (
-    "03-04-2024 10:00:01 RAM 4722/62800MB (lfb 5x4MB) SWAP 0/31400MB (cached 0MB) CPU [0%@729,1%@729,0%@729,2%@729,"
-    "0%@1728,0%@1728,0%@1728,0%@1728,off,off,off,off] EMC_FREQ 1%@3199 GR3D_FREQ 41%@[612,612] NVENC off NVDEC off "
-    "VIC off OFA off NVDLA0 off NVDLA1 off PVA0_FREQ off APE 174 cpu@48.093C soc2@45.437C soc0@46.343C gpu@44.875C "
-    "tj@48.093C soc1@46.562C VDD_GPU_SOC 2400mW/2400mW VDD_CPU_CV 400mW/400mW VIN_SYS_5V0 3000mW/3000mW NC 0mW/0mW "
-    "VDDQ_VDD2_1V8AO 600mW/600mW NC 0mW/0mW"
-)
 
 
 def build_recorded_board(folder: str) -> Machine:
@@ -72,35 +60,6 @@ def measure_sampling(sensor: OpenSensor, hz: float, seconds: float) -> tuple[flo
         start_s = clock.now_s()
         used = measure_cpu_percent(seconds)
         return used, sampler.energy_between(start_s, clock.now_s()).samples
-
-
-def build_tegrastats_machine(root: Path, hz: int) -> Machine:
-    """Return a machine whose tegrastats prints ``TEGRASTATS_LINE`` at ``hz``."""
-    program = root / "usr/bin/tegrastats"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    loop = f"while True: print({TEGRASTATS_LINE!r}, flush=True); time.sleep({1 / hz})"
-    source = f"import time\n{loop}"
-    program.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(source)}\n")
-    program.chmod(0o755)
-    return Machine(str(root))
-
-
-def measure_bytes_per_sample(sensor: OpenSensor) -> float:
-    """Return the bytes of memory per stored sample."""
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    kept = [sensor.read() for _ in range(KEPT_SAMPLES)]
-    used = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    return used / len(kept)
-
-
-def measure_reading_us(sensor: OpenSensor) -> float:
-    """Return the CPU microseconds of one reading."""
-    cpu_s = time.process_time()
-    for _ in range(TIMED_READINGS):
-        sensor.read()
-    return (time.process_time() - cpu_s) / TIMED_READINGS * 1e6
 
 
 def print_energy_errors() -> None:
@@ -136,20 +95,11 @@ def main() -> None:
     print(f"{BOARD}, {seconds:g} s each; the process alone uses {measure_cpu_percent(seconds):.3f} % of a core")
     with tempfile.TemporaryDirectory() as folder:
         sensor = SysfsSensor(build_recorded_board(folder), RealClock())
-        print(
-            f"one look at the files: {measure_reading_us(sensor):.0f} us of CPU; a kept sample: "
-            f"{measure_bytes_per_sample(sensor):.0f} B"
-        )
-        print(f"{'Hz':>4} {'sysfs, % of a core':>20} {'samples':>8} {'tegrastats, %':>15} {'samples':>8}")
+        print(f"{'Hz':>4} {'sysfs, % of a core':>20} {'samples':>8}")
         worst = 0.0
         for hz in RATES_HZ:
             files, count = measure_sampling(sensor, hz, seconds)
-            lines = TegrastatsSensor(
-                build_tegrastats_machine(Path(folder) / "t", hz), RealClock(), interval_ms=1000 // hz
-            )
-            parsed, parsed_count = measure_sampling(lines, hz, seconds)
-            lines.close()
-            print(f"{hz:>4} {files:>20.3f} {count:>8} {parsed:>15.3f} {parsed_count:>8}")
+            print(f"{hz:>4} {files:>20.3f} {count:>8}")
             worst = files if hz == 10 else worst
         sensor.close()
     print(f"at 10 Hz: {worst:.3f} %, {'below' if worst < LIMIT_PERCENT else 'NOT below'} {LIMIT_PERCENT:g} % of a core")

@@ -1,7 +1,6 @@
 """Growth of a running experiment, or of a fleet's telemetry: memory, open files, threads, disk and times.
 
     python benchmarks/soak.py [--rounds 2000] [--warm-up 600] [--backend local] [--clients 3] [--folder DIR]
-        [--samples CSV]
     OMP_NUM_THREADS=1 python benchmarks/soak.py --telemetry 24 [--boards 1000] [--folder DIR]
 
 Starts ``fedge run`` with a few tiny clients, looks at its processes every 20 rounds, and prints the means of the four
@@ -36,12 +35,14 @@ from typing import Any
 import numpy as np
 from live_channel import ServerConnections
 
+from fedge.characterisation.machine_control import list_process_tree
 from fedge.telemetry import open_run
 from fedge.telemetry.live_records import VERSION, TelemetryBatch, encode_batch
 from fedge.telemetry.outbox import MAX_BATCH_STRETCHES
 from fedge.types import Trace
 
 ROOT = Path(__file__).resolve().parents[1]
+PROC = Path("/proc")
 EVERY = 20
 QUARTERS = 4
 EXPERIMENT = """
@@ -74,7 +75,6 @@ def main() -> None:
     parser.add_argument("--backend", default="local", choices=["local", "sim"])
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="of the run; by default a temporary one")
-    parser.add_argument("--samples", type=Path, help="a CSV file of the figures every 20 rounds")
     parser.add_argument("--telemetry", type=int, metavar="HOURS", help="replay telemetry instead of a run")
     parser.add_argument("--boards", type=int, default=1_000, help="of the telemetry")
     given = parser.parse_args()
@@ -94,8 +94,6 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
     command = [sys.executable, "-m", "experiments.cli", "run", str(scratch / "soak.yaml"), "--folder", str(folder)]
     rounds: list[int] = []
     figures: list[dict[str, float]] = []
-    if given.samples:
-        given.samples.write_text(",".join(["round", *FIGURES]) + "\n", encoding="utf-8")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
         assert run.stdout is not None
         for line in run.stdout:
@@ -103,9 +101,6 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
             if found and int(found[1]) % EVERY == 0:
                 rounds.append(int(found[1]))
                 figures.append(look_at(run.pid, folder))
-                if given.samples:
-                    with given.samples.open("a", encoding="utf-8") as samples:
-                        samples.write(",".join(f"{value:.2f}" for value in [rounds[-1], *figures[-1].values()]) + "\n")
     if run.returncode:
         print(f"the run ended with {run.returncode} after round {rounds[-1] if rounds else 0}")
     return rounds, figures
@@ -114,7 +109,7 @@ def watch_run(given: argparse.Namespace, scratch: Path, folder: Path) -> tuple[l
 def look_at(launcher: int, folder: Path) -> dict[str, float]:
     """Return the figures of a run now, summed over its processes."""
     figures = dict.fromkeys(FIGURES, 0.0)
-    for process in find_family(launcher):
+    for process in (PROC / str(pid) for pid in list_process_tree(launcher, PROC)):
         try:
             status = (process / "status").read_text()
             ticks = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
@@ -131,20 +126,6 @@ def look_at(launcher: int, folder: Path) -> dict[str, float]:
     figures["checkpoint"] = size_kb(sorted(folder.glob("checkpoints/round-*"))[-1:])
     figures["rest"] = size_kb(folder.rglob("*")) - size_kb(folder.glob("checkpoints/*")) - figures["store"]
     return figures
-
-
-def find_family(launcher: int) -> list[Path]:
-    """Return the folders in /proc of a process and its descendants."""
-    parents = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    family = {launcher}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    return [Path("/proc") / str(pid) for pid in family]
 
 
 def size_kb(paths: Iterable[Path]) -> float:

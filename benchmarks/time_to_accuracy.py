@@ -1,6 +1,6 @@
 """Seconds and joules until a model is good: who takes part, in which modes, and in rounds or asynchronously.
 
-    python benchmarks/time_to_accuracy.py [--seeds 5] [--quick] [--model-mb MB]
+    python benchmarks/time_to_accuracy.py [--seeds 5] [--quick]
 
 Twenty emulated boards of five kinds, samples split by Dirichlet(0.1), real training, the ``local`` backend. Printed
 per task and way: mean and 95 % interval over the seeds of the seconds and of the joules until the test accuracy
@@ -30,7 +30,6 @@ from figures import build_parser, report_progress
 from experiments.report.run.loaded_runs import TARGET_WINDOW, Course, find_cost
 from fedge.client import emulated
 from fedge.confidence_interval import mean_interval
-from fedge.devices.emulated_board import find_top_mode
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
@@ -59,8 +58,6 @@ FEDBUFF = {"policy": {"name": "maxn"}, "strategy": {"name": "FedBuff", "options"
 VARIANTS: dict[str, tuple[dict[str, Any], str | None]] = {
     "random, maxn": (_select_clients("random", "maxn"), None),
     "planner, balanced": (_select_clients("planner", "balanced"), "random, maxn"),
-    "random, balanced": (_select_clients("random", "balanced"), "random, maxn"),
-    "oort, balanced": (_select_clients("oort", "balanced"), "random, maxn"),
     "all, FedAvg, maxn": ({"policy": {"name": "maxn"}}, None),
     "all, FedBuff, maxn": (FEDBUFF, "all, FedAvg, maxn"),
 }
@@ -75,7 +72,6 @@ class AccuracyRun:
     variant: str
     seed: int
     most: int
-    model_mb: float | None
     rounds: int = 0
     seconds: float | None = None
     joules: float | None = None
@@ -91,14 +87,13 @@ class TargetReached(Exception):
 
 def build_experiment(job: AccuracyRun, rounds: int) -> Experiment:
     """Return the experiment of a variant; ``rounds`` are models if it is asynchronous."""
-    size = {} if job.model_mb is None else {"model_mb": job.model_mb}
     shared = {
         "name": "time-to-accuracy",
         "seed": job.seed,
         "rounds": rounds,
         "backend": "local",
         "fleet": [{"device": kind, "count": BOARDS_PER_KIND} for kind in BOARD_KINDS],
-        "workload": {"task": job.task, **TASKS[job.task][2], **size},
+        "workload": {"task": job.task, **TASKS[job.task][2]},
         "data": {"partition": "dirichlet", "alpha": 0.1},
         "predictor": "physical",
         "share_samples": False,
@@ -158,17 +153,6 @@ def find_target_row(rows: Sequence[RoundRow], target: float) -> int | None:
     return None if found is None else int(found[0])
 
 
-def describe_spread(task: str) -> str:
-    """Describe the seconds of a step at MAXN by kind."""
-    experiment = build_experiment(AccuracyRun(task, "random, maxn", 1, 1, None), 1)
-    steps_s: dict[str, float] = {}
-    for board in list_boards(experiment):
-        surface = emulated.load_client(experiment, board.index).surface
-        steps_s.setdefault(board.entry.device, float(surface.step_s[surface.find_row(find_top_mode(surface))]))
-    kinds = ", ".join(f"{name} {step_s * 1e3:.0f} ms" for name, step_s in steps_s.items())
-    return f"a minibatch at MAXN: {kinds}; spread {max(steps_s.values()) / min(steps_s.values()):.1f}"
-
-
 def format_interval(values: Sequence[float], digits: int = 1) -> str:
     """Format the mean and half of its 95 % interval."""
     found = mean_interval(values)
@@ -180,7 +164,7 @@ def format_interval(values: Sequence[float], digits: int = 1) -> str:
 
 def print_table(runs: Sequence[AccuracyRun], task: str) -> None:
     """Print the variants of one task, then each compared with its reference."""
-    print(f"\n{task}: until {TASKS[task][0]:.0%} accuracy\n  {describe_spread(task)}")
+    print(f"\n{task}: until {TASKS[task][0]:.0%} accuracy")
     print(f"  {'way':20s} {'reached':>8s}   {'seconds':>17s}   {'kJ, taking part':>17s}   {'kJ, fleet':>17s}   rounds")
     by_variant = {name: {run.seed: run for run in runs if run.variant == name} for name in VARIANTS}
     done = {name: {s: run for s, run in of.items() if run.seconds} for name, of in by_variant.items()}
@@ -214,10 +198,9 @@ def main() -> None:
     """Run everything and print it."""
     parser = build_parser(__doc__, seeds=5)
     parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds: only that it works")
-    parser.add_argument("--model-mb", type=float, help="size of the model that links move; by default the priced one's")
     options = parser.parse_args()
     jobs = [
-        AccuracyRun(task, variant, seed, QUICK_ROUNDS if options.quick else rounds, options.model_mb)
+        AccuracyRun(task, variant, seed, QUICK_ROUNDS if options.quick else rounds)
         for seed in range(1, 2 if options.quick else options.seeds + 1)
         for task, (_, rounds, _) in TASKS.items()
         for variant in VARIANTS

@@ -1,12 +1,10 @@
-"""Pruned networks of a given size: compared with measured ones and with brute force, and the time of the search.
+"""Pruned networks of a given size, compared with measured ones; the networks that can be pruned.
 
-    FEDGE_PROFILES=folder/of/tables python benchmarks/topology_search.py [tables|search|zoo]...
+    FEDGE_PROFILES=folder/of/tables python benchmarks/topology_search.py [tables|zoo]...
 
 tables  four networks that others pruned and measured on a TX2 (memory and time of a training step, by share of the
         parameters and batch size), compared with fedge's variants with the same share of the parameters: work,
         activations and predicted needs of both sides' convolutions, and fedge's predictions against the measurements
-search  limits on memory over batch sizes: the number of widths that the search tries, how often it finds the result of
-        trying all 181 widths, and whether needs grow with width
 zoo     the torchvision classifiers that can be pruned, and the smallest share of the parameters; takes 20 minutes
 
 Predictions for a measured network were calibrated on it too; the figures of ``report_tables`` say how much the way of
@@ -28,7 +26,6 @@ from rich.console import Console
 
 from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.pruning import MIN_CHANNEL_SHARE, PrunableNetwork, build_prunable
-from fedge.analysis.topology.topology_result import StepLimits, VariantSearch, list_channel_shares
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost
 from fedge.costs.layers.network_source import build_module
 from fedge.costs.memory.step_need import predict_step_need
@@ -162,43 +159,6 @@ def count_outputs(convolutions: tuple[Convolution, ...]) -> float:
     return sum(c.out_channels * c.output_size**2 for c in convolutions)
 
 
-# Search ---------------------------------------------------------------------------------------------------------------
-
-
-def report_search() -> None:
-    device, shares = catalogue.find("tx2"), list_channel_shares(MIN_CHANNEL_SHARE)
-    title = f"Limits of 2,000 to 5,500 MB at batch 8, 32, 128: the search beside all {len(shares)} widths"
-    table = build_table(title, "network", "not rising", "cases", "same as brute force", "most widths tried")
-    for model in ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_0", "vit_b_32"):
-        table.add_row(model, *summarize_search(prepare_network(model), device, shares))
-    CONSOLE.print(table)
-
-
-def summarize_search(network: PrunableNetwork, device: DeviceSpec, shares: tuple[float, ...]) -> list[str]:
-    costs: dict[float, NetworkCost] = {share: network.build_variant(share).cost for share in shares}
-    needs = {b: [predict_step_need(costs[share], device, b) for share in shares] for b in (8, 32, 128)}
-    rises = [np.diff([one.memory_mb for one in row]) for row in needs.values()]
-    falls = sum(int((steps < 0).sum()) for steps in rises)
-    same, cases, most = 0, 0, 0
-    for limit_mb in range(2000, 5501, 500):
-        for batch_size, row in needs.items():
-            tried: set[float] = set()
-
-            def build_variant(share: float, tried: set[float] = tried) -> NetworkVariant:
-                tried.add(share)
-                return network.build_variant(share)
-
-            largest = VariantSearch(
-                shares, build_variant, lambda v, b: predict_step_need(v.cost, device, b), StepLimits(limit_mb)
-            ).find_largest(batch_size)
-            best = max(
-                (share for share, one in zip(shares, row, strict=True) if one.memory_mb <= limit_mb), default=None
-            )
-            same += (largest.variant.channel_share if largest else None) == best
-            cases, most = cases + 1, max(most, len(tried))
-    return [f"{falls} of {3 * (len(shares) - 1)}", str(cases), str(same), str(most)]
-
-
 # Zoo ------------------------------------------------------------------------------------------------------------------
 
 
@@ -220,8 +180,8 @@ def report_zoo() -> None:
     CONSOLE.print(table)
 
 
-PARTS = {"tables": report_tables, "search": report_search, "zoo": report_zoo}
+PARTS = {"tables": report_tables, "zoo": report_zoo}
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    run_parts(__doc__, PARTS, default=("tables", "search"))
+    run_parts(__doc__, PARTS, default=("tables",))

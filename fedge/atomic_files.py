@@ -73,17 +73,22 @@ POLL_S = 0.1
 """Interval at which a lock that is waited for is tried."""
 
 
-def try_lock(fd: int, *, shared: bool = False) -> bool:
-    """Lock an open file until it is closed, without waiting; return whether no other process holds it.
+def try_lock(fd: int, *, shared: bool = False, wait_s: float = 0.0) -> bool:
+    """Lock an open file until it is closed; return whether no other process holds it, or none after ``wait_s``.
 
     Raises:
         OSError: The file system has no locks.
     """
-    try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    end_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end_s:
+                return False
+            time.sleep(POLL_S)
+        else:
+            return True
 
 
 class FileLock:
@@ -140,12 +145,7 @@ def _wait_for_lock(fd: int, path: Path, wait_s: float) -> bool:
     if wait_s <= 0:
         return False
     logger.warning("%s: process %s is still writing; waiting up to %g s for its end", path, _read_owner(fd), wait_s)
-    end_s = time.monotonic() + wait_s
-    while time.monotonic() < end_s:
-        time.sleep(POLL_S)
-        if try_lock(fd):
-            return True
-    return False
+    return try_lock(fd, wait_s=wait_s)
 
 
 def _read_owner(fd: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from experiments.backends import launcher
 from experiments.spec.user_plugins import import_plugins
 from fedge.errors import BadInput, FedgeError, RunFailed
 from fedge.experiment import Experiment, ExporterSpec
+from fedge.groups import group_by
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
@@ -37,17 +37,13 @@ def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> i
     return count
 
 
-def _group_by_round(folder: Path) -> Iterator[list[Row]]:
+def _group_by_round(folder: Path) -> Iterator[Sequence[Row]]:
     """Yield the rows of each round, its ``RoundRow`` last; events without a round come at the end."""
-    clients: dict[int, list[Row]] = defaultdict(list)
-    events: dict[int, list[Row]] = defaultdict(list)
-    for client in read_rows(folder, ClientRow):
-        clients[client.round].append(client)
-    for event in read_rows(folder, EventRow):
-        events[event.round].append(event)
+    clients = group_by(read_rows(folder, ClientRow), lambda client: client.round)
+    events = group_by(read_rows(folder, EventRow), lambda event: event.round)
     yield from ([*rows] for rows in [events.pop(0, [])] if rows)
     for row in sorted(read_rows(folder, RoundRow), key=lambda row: row.round):
-        yield [*events.pop(row.round, []), *clients[row.round], row]
+        yield [*events.pop(row.round, []), *clients.get(row.round, []), row]
     left = [row for rows in events.values() for row in rows]
     if left:
         yield left

@@ -15,6 +15,7 @@ from experiments.report.run.run_summary import find_budget_end
 from fedge.atomic_files import is_locked
 from fedge.errors import BadInput, FedgeError
 from fedge.experiment import Experiment
+from fedge.groups import group_by
 from fedge.telemetry import run_folder
 from fedge.telemetry.store import LOCK
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
@@ -75,10 +76,7 @@ def list_runs(folder: Path, tags: Sequence[str] = ()) -> tuple[ListedRun, ...]:
         raise BadInput(str(folder), "no such folder", "a folder with runs, such as the runs/ that `fedge run` makes")
     read = [(path, *_load_experiment(path)) for path in find_run_folders(folder)]
     kept = [(path, one, why) for path, one, why in read if set(tags) <= set(one.tags if one else ())]
-    by_name: dict[str, list[Experiment]] = {}
-    for _, one, _ in kept:
-        if one is not None:
-            by_name.setdefault(one.name, []).append(one)
+    by_name = group_by((one for _, one, _ in kept if one is not None), lambda one: one.name)
     differences = {name: iter(find_differences(same, UNLISTED_FIELDS)) for name, same in by_name.items()}
     return tuple(
         ListedRun(path, path.name, problem=problem)

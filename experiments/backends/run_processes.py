@@ -55,6 +55,7 @@ DROPPED_VARIABLES = (
     "FLWR_INTERNAL_GRPC_FLEET_API",
     "FLWR_OIDC_ENABLED",
 )
+SignalHandler = Callable[[int, FrameType | None], None] | signal.Handlers
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -153,12 +154,12 @@ def end_processes_on_exit(launch: Launch) -> Iterator[None]:
     SIGTERM and SIGHUP are turned into an exception first.
     """
     mark = launch.env[RUN_MARK]
-    with _handle_signals({signal.SIGTERM: _exit, signal.SIGHUP: _exit}), _watch_this_process(mark):
+    with replace_handlers({signal.SIGTERM: _exit, signal.SIGHUP: _exit}), _watch_this_process(mark):
         try:
             yield
         finally:
             # A second Ctrl-C must not interrupt the cleanup, which takes a few seconds at most.
-            with _handle_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
+            with replace_handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
                 _end_processes(mark, launch.started)
 
 
@@ -186,9 +187,7 @@ def _watch_this_process(mark: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handle_signals(
-    handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None] | signal.Handlers],
-) -> Iterator[None]:
+def replace_handlers(handlers: Mapping[signal.Signals, SignalHandler]) -> Iterator[None]:
     """Install signal handlers inside the block; a no-op outside the main thread, where Python forbids it."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -211,15 +210,15 @@ def _end_processes(mark: str, started: Collection[subprocess.Popen[bytes]] = ())
     # Some of Ray's programs set their title by overwriting their environment, and the mark with it: these are found as
     # descendants. Any marked process may do so at any moment, so the ids of marked ones are remembered as well.
     family = _find_descendants(_find_run_processes(started, mark))
-    _send_signal(signal.SIGTERM, _find_run_processes(started, mark))
+    send_signal(signal.SIGTERM, _find_run_processes(started, mark))
     while _find_run_processes(started, mark) and time.monotonic() < deadline:
         time.sleep(0.05)
     while left := _find_run_processes(started, mark) | _find_living(family):
-        _send_signal(signal.SIGKILL, left)
+        send_signal(signal.SIGKILL, left)
         time.sleep(0.05)
 
 
-def _send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
+def send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -230,10 +229,16 @@ def _find_descendants(pids: Collection[int]) -> dict[int, int]:
     processes = {
         int(folder.name): born for folder in Path("/proc").glob("[0-9]*") if (born := _read_birth(folder)) is not None
     }
-    family = set(pids)
-    while more := {pid for pid, (parent, _) in processes.items() if parent in family} - family:
-        family |= more
+    family = find_descendants({pid: parent for pid, (parent, _) in processes.items()}, pids).union(pids)
     return {pid: processes[pid][1] for pid in family & processes.keys()}
+
+
+def find_descendants(parents: Mapping[int, int], roots: Collection[int]) -> set[int]:
+    """Return all descendants of the process ids ``roots``, without the roots, given each process's parent."""
+    family = set(roots)
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family.difference(roots)
 
 
 def has_living_child(pid: int) -> bool:

@@ -6,14 +6,20 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from experiments.backends.run_processes import find_marked_processes
+from experiments.backends.run_processes import (
+    SignalHandler,
+    find_descendants,
+    find_marked_processes,
+    replace_handlers,
+    send_signal,
+)
 
 END_WITHIN_S = 5.0
 """Default grace period before an interrupted playbook is killed, in seconds."""
@@ -29,20 +35,11 @@ def raise_interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-@contextlib.contextmanager
 def handle_signals(
-    handler: Callable[[int, FrameType | None], None] = raise_interrupt, numbers: Iterable[signal.Signals] = SIGNALS
-) -> Iterator[None]:
+    handler: SignalHandler = raise_interrupt, numbers: Iterable[signal.Signals] = SIGNALS
+) -> AbstractContextManager[None]:
     """Call ``handler``, by default Ctrl-C's, on signals inside the block; without effect outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, replaced in before.items():
-            signal.signal(number, replaced)
+    return replace_handlers(dict.fromkeys(numbers, handler))
 
 
 @contextlib.contextmanager
@@ -54,20 +51,16 @@ def end_playbook_on_error(mark: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        alive = watch_marked(mark) if Path("/proc/self/environ").exists() else watch_descendants(os.getpid())
+        orphans_too = Path("/proc/self/environ").exists()
+        alive = partial(find_marked_processes, mark) if orphans_too else watch_descendants(os.getpid())
         end_s = time.monotonic() + END_WITHIN_S
-        _send_signal(signal.SIGTERM, alive())
+        send_signal(signal.SIGTERM, alive())
         while alive() and time.monotonic() < end_s:
             time.sleep(0.05)
         while left := alive():
-            _send_signal(signal.SIGKILL, left)
+            send_signal(signal.SIGKILL, left)
             time.sleep(0.05)
         raise
-
-
-def watch_marked(mark: str) -> Alive:
-    """Return a function that lists the processes with the mark in their environment, orphans included."""
-    return lambda: find_marked_processes(mark)
 
 
 def watch_descendants(root: int) -> Alive:
@@ -96,18 +89,3 @@ def read_process_table() -> dict[int, int]:
     found = {int(pid): int(parent) for pid, parent, state, *_ in rows if not state.startswith("Z")}
     found.pop(listing.pid, None)
     return found
-
-
-def find_descendants(parents: Mapping[int, int], roots: AbstractSet[int]) -> set[int]:
-    """Return all descendants of the process ids ``roots``, without the roots, given each process's parent."""
-    found, layer = set[int](), set(roots)
-    while layer:
-        layer = {pid for pid, parent in parents.items() if parent in layer} - found - roots
-        found |= layer
-    return found
-
-
-def _send_signal(number: signal.Signals, pids: AbstractSet[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)

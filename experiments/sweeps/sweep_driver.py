@@ -151,7 +151,7 @@ def run_sweep(
     (folder / POINTS).mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE, "a sweep")
     state = _SweepState(plan, folder, plan.count)
-    options = plan.spec.task.to_options(workers)
+    options = TaskOptions(workers, **plan.spec.task.model_dump())
     try:
         with ExitStack() as pool:
             for variants in _iterate_batches(state):

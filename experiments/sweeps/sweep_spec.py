@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from experiments.spec.experiment_loader import validate_record
 from fedge.errors import BadInput
-from fedge.studies.task_pool import TaskOptions
 from fedge.yaml_files import format_value, read_yaml_mapping
 
 DEFAULT_FIGURES = ("final_accuracy", "energy_j", "resting_energy_j", "makespan_s", "mean_round_s", "saving_vs_maxn")
@@ -87,10 +86,6 @@ class TaskSpec(_SweepModel):
     gpus: Annotated[Finite, Field(ge=0)] = 0.0
     memory_mb: Annotated[Finite, Field(gt=0)] | None = None
     retries: Annotated[StrictInt, Field(ge=0, le=100)] = 2
-
-    def to_options(self, workers: int | None) -> TaskOptions:
-        """Return the options of the tasks, ``workers`` of them at a time."""
-        return TaskOptions(workers, cpus=self.cpus, gpus=self.gpus, memory_mb=self.memory_mb, retries=self.retries)
 
 
 class SweepSpec(_SweepModel):

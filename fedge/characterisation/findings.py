@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedge.characterisation.point_statistics import PooledSetting, group_by
+from fedge.characterisation.point_statistics import PooledSetting
 from fedge.characterisation.sweep_plan import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
 from fedge.confidence_interval import Estimate
+from fedge.groups import group_by
 from fedge.types import Label, weakest_label
 
 FINDING_KINDS = (

@@ -29,7 +29,7 @@ from fedge.characterisation.findings import (
     format_quantity,
     write_change,
 )
-from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by
+from fedge.characterisation.point_statistics import PointStats, PooledSetting
 from fedge.characterisation.sweep_plan import (
     CLOCK_FORMATS,
     MODE_KNOBS,
@@ -43,6 +43,7 @@ from fedge.characterisation.sweep_plan import (
     without_knob,
 )
 from fedge.confidence_interval import Estimate, estimate_ratio, geometric_mean
+from fedge.groups import group_by
 from fedge.types import Label, weakest_label
 
 MIN_CHANGE = 0.02

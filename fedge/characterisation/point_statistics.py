@@ -9,9 +9,9 @@ of power and time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -35,10 +35,8 @@ from fedge.confidence_interval import (
     mean_of_known,
     widen_by_scatter,
 )
+from fedge.groups import group_by
 from fedge.types import Floats, Label
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +267,6 @@ def pool_repeats(stats: Sequence[PointStats]) -> tuple[PooledSetting, ...]:
         _pool_setting(group, {name: scatters[point.board, name] for name in ESTIMATE_FIELDS})
         for point, group in groups.items()
     )
-
-
-def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Group items by a key, in the order of their first occurrences."""
-    groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def group_repeats(stats: Iterable[PointStats]) -> dict[SweepPoint, list[PointStats]]:

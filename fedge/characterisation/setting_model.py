@@ -9,11 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by
+from fedge.characterisation.point_statistics import PointStats, PooledSetting
 from fedge.characterisation.sweep_plan import KnobValue, SweepPoint, get_knob_value, without_knob
 from fedge.confidence_interval import Estimate
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans, fit_pipeline, with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, solve_steady_state
+from fedge.groups import group_by
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,6 @@ from fedge.characterisation.point_measurement import DISTURBED_CORES
 from fedge.characterisation.point_statistics import (
     PointStats,
     PooledSetting,
-    group_by,
     group_by_workload,
     group_repeats,
 )
@@ -44,6 +43,7 @@ from fedge.characterisation.sweep_plan import (
     kind_of_board,
 )
 from fedge.confidence_interval import Estimate, combine_errors, estimate_ratio, student_t
+from fedge.groups import group_by
 from fedge.pareto import front_mask
 from fedge.types import Floats, Label, PowerMode, weakest_label
 

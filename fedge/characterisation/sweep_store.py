@@ -48,6 +48,7 @@ from fedge.characterisation.sweep_plan import (
 )
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
+from fedge.groups import group_by
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, replay_lines
 from fedge.modes import stack_modes
 from fedge.types import PowerMode, ProfileTable, weakest_label
@@ -418,17 +419,15 @@ def write_tables(result: SweepResult) -> list[Path]:
     """Write the tables of a sweep and return their paths.
 
     Points without a mode or without power are left out; the record next to each table lists them, and
-    ``list_omitted_points`` lists all of them.
+    ``split_points`` lists all of them.
 
     Raises:
         BadInput: The folder cannot be written.
     """
     from fedge.characterisation.profiling_journal import profiling_record_path
 
-    groups: dict[Path, list[SweepTableRow]] = {}
-    rows, omitted = _split_points(result)
-    for row in rows:
-        groups.setdefault(_table_path(result.folder, row.point), []).append(row)
+    rows, omitted = split_points(result)
+    groups = group_by(rows, lambda row: _table_path(result.folder, row.point))
     for path, own in groups.items():
         with replace_synced(profiling_record_path(path)) as file:
             file.write_text(json.dumps(_build_record(path, own, omitted, result.folder), indent=1) + "\n", "utf-8")
@@ -436,12 +435,7 @@ def write_tables(result: SweepResult) -> list[Path]:
     return list(groups)
 
 
-def list_omitted_points(result: SweepResult) -> tuple[tuple[SweepPoint, str], ...]:
-    """Return the points that are in no table, each with the reason."""
-    return _split_points(result)[1]
-
-
-def _split_points(result: SweepResult) -> tuple[list[SweepTableRow], tuple[tuple[SweepPoint, str], ...]]:
+def split_points(result: SweepResult) -> tuple[list[SweepTableRow], tuple[tuple[SweepPoint, str], ...]]:
     """Return the rows of the points that have one, and the other points with the reason."""
     found = [(one.point, to_table_row(one, result.plan.course)) for one in result.points]
     omitted = ((point, why) for point, why in found if isinstance(why, str))

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedge.characterisation.findings import format_seconds
 from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label
-from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by, group_by_workload
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
     SLOPE_UNCERTAINTY,
@@ -55,6 +55,7 @@ from fedge.costs.input_pipeline.pipeline_model import (
     scale_host_times,
     solve_steady_state,
 )
+from fedge.groups import group_by
 from fedge.types import DeviceSpec, Label, PowerMode
 
 MEMORY_SLOPE = -0.5

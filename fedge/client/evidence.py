@@ -17,6 +17,7 @@ from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_state import RoundContext, mode_switch_s, warm_up_steps
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.experiment import ExplorationSpec
+from fedge.groups import group_by
 from fedge.pareto import MAX_FRONT_POINTS, find_nearest_row, find_offered_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
@@ -68,9 +69,7 @@ def _compare_with_recalled(
     context: RoundContext, usual: Sequence[Measurement], recalled: Sequence[Measurement]
 ) -> Asking[list[_RecallError]]:
     """Compare measurements with those of the same mode in earlier runs, or all with predictions if there are none."""
-    before: dict[PowerMode, list[Measurement]] = {}
-    for one in normalize(context.corrections, recalled):
-        before.setdefault(one.mode, []).append(one)
+    before = group_by(normalize(context.corrections, recalled), lambda one: one.mode)
     again = [one for one in usual if one.mode in before]
     if again:  # the same mode then and now tells more than a prediction, and needs no fit
         middles = {mode: pick_median(of_mode) for mode, of_mode in before.items()}
@@ -206,9 +205,7 @@ def _mask_untried_promises(context: RoundContext, means: Predictions, own: Seque
     None is masked if the board may use untried modes: as long as it did not measure its fastest one, under a limit on
     power, or by its exploration.
     """
-    measured: dict[PowerMode, list[Measurement]] = {}
-    for measurement in own:
-        measured.setdefault(measurement.mode, []).append(measurement)
+    measured = group_by(own, lambda one: one.mode)
     rows = find_rows(means.modes, measured)
     if context.fastest_mode not in rows or context.includes_low_power or not keeps_to_known_modes(context.exploration):
         return np.zeros(len(means.modes), dtype=np.bool_)

@@ -12,7 +12,6 @@ import json
 import logging
 import math
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +38,6 @@ READ_BACK_TOLERANCE = 0.005
 SAVED_LIMITS = "gpu-limits.json"
 LOCK_WAIT_S = 0.5
 """Seconds for which a lock is waited for: a program that only tries whether it may set the limits has it for less."""
-LOCK_POLL_S = 0.01
 GPU_KNOB = "gpu_hz"
 UNKNOWN = LabelledValue(math.nan, "unknown", "no data sheet")
 CPU_CLOCK_FILE = "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"
@@ -154,13 +152,10 @@ class GpuPowerLimits:
         """Return the locked file, or None while another program holds the cards."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        until_s = time.monotonic() + LOCK_WAIT_S
-        while not try_lock(lock):
-            if time.monotonic() >= until_s:
-                os.close(lock)
-                return None
-            time.sleep(LOCK_POLL_S)
-        return lock
+        if try_lock(lock, wait_s=LOCK_WAIT_S):
+            return lock
+        os.close(lock)
+        return None
 
     def _acquire(self, name: str) -> None:
         try:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedge.call_cache import cache_last_call
 from fedge.errors import BadInput
+from fedge.groups import group_by
 from fedge.physics import log_derivatives
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
@@ -343,9 +344,7 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
         if not (0.0 < measurement.step_s < np.inf and 0.0 < measurement.power_w < np.inf):
             got = f"{measurement.step_s:g} s per step and {measurement.power_w:g} W"
             raise BadInput(f"the measurement of {measurement.mode}", got, "two numbers above 0")
-    groups: dict[tuple[str | None, PowerMode], list[Measurement]] = {}
-    for measurement in measurements:
-        groups.setdefault((measurement.board, measurement.mode), []).append(measurement)
+    groups = group_by(measurements, lambda one: (one.board, one.mode))
     knobs = np.array([[m.cores, m.cpu_mhz, m.gpu_mhz, m.mem_mhz] for _, m in groups], dtype=np.float64).reshape(-1, 4)
     x = knob_shares(maxn, Modes(knobs))
     kept = [[m for m in group if not m.throttled] or group for group in groups.values()]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedge.call_cache import cache_last_call
 from fedge.errors import BadInput
+from fedge.groups import group_by
 from fedge.physics import log_derivatives
 from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.misfit_process import CurveBinding, KnobCurve, MemberKnobCurves, bind_curve
@@ -300,11 +301,8 @@ def list_power_candidates(sources: Sequence[PriorSource]) -> list[PriorCandidate
 
 def group_candidates(candidates: Sequence[PriorCandidate]) -> tuple[PriorGroup, ...]:
     """Return the candidates by their reference, in the order of the first of each group."""
-    grouped: dict[ReferenceFit | None, list[PriorCandidate]] = {}
-    for candidate in candidates:
-        grouped.setdefault(candidate.reference, []).append(candidate)
     groups = []
-    for reference, members in grouped.items():
+    for reference, members in group_by(candidates, lambda one: one.reference).items():
         precision = np.stack([member.prior.precision for member in members])
         groups.append(
             PriorGroup(

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedge.atomic_files import FileLock, sync_folder, write_text
 from fedge.errors import BadInput
+from fedge.groups import group_by
 from fedge.telemetry import store_files, wal
 from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_reader import read_rows
@@ -149,9 +150,7 @@ class RunTables:
         Raises:
             ValueError: The columns of a trace differ in length; no row is stored then.
         """
-        by_table: dict[StoreTable, list[Row]] = {}
-        for row in rows:
-            by_table.setdefault(SAMPLES if isinstance(row, RoundTrace) else BY_ROW[type(row)], []).append(row)
+        by_table = group_by(rows, lambda row: SAMPLES if isinstance(row, RoundTrace) else BY_ROW[type(row)])
         batches = {table: _make_batches(table, rows) for table, rows in by_table.items()}
         for table in TABLES:
             if table in batches:

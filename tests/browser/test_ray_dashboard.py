@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 from browser.chromium import Page
+from contracts.processes import list_commands
 
 from experiments.backends import ray_cluster, ray_dashboard
 from experiments.backends.sim_backend import find_free_port
@@ -64,17 +65,6 @@ class Run:
         with urlopen(f"{self.prometheus}/api/v1/query?query={quote(query)}", timeout=10) as told:
             found = json.load(told)["data"]["result"]
         return {each["metric"].get("board", ""): float(each["value"][1]) for each in found}
-
-
-def _alive(mark: str) -> list[str]:
-    wanted, found = f"{OWN}={mark}".encode(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
 
 
 @contextmanager
@@ -228,9 +218,9 @@ def test_a_run_elsewhere_finds_the_dashboard_by_the_clusters_address_and_its_tok
 
 
 def test_after_ctrl_c_no_process_and_no_token_is_left(run):
-    assert any("gcs_server" in line for line in _alive(str(os.getpid())))
+    assert any("gcs_server" in line for line in list_commands(f"{OWN}={os.getpid()}"))
     run.process.send_signal(signal.SIGINT)
     assert run.process.wait(40) == 130
     assert "fedge resume" in run.output.read_text()
-    assert not _alive(str(os.getpid()))
+    assert not list_commands(f"{OWN}={os.getpid()}")
     assert not run.token_file.parent.exists()

@@ -26,6 +26,16 @@ def wait_for(condition: Callable[[], T], what: str | Path = "", limit_s: float =
     return found
 
 
+def list_commands(variable: str) -> list[str]:
+    """Command lines of the live processes with this variable (``NAME=value``) in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
 def program(name: str) -> str:
     """The environment's own program of that name, if it has one."""
     path = Path(sysconfig.get_path("scripts")) / name

@@ -1,8 +1,10 @@
 """A real daemon in a process of its own, below a recorded board's root."""
 
+import contextlib
 import grp
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -66,6 +68,15 @@ def board_root(name: str, folder: Path, **config) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(dict({"group": grp.getgrgid(os.getgid()).gr_name}, **config)))
     return root
+
+
+def receive_all(link: socket.socket) -> bytes:
+    """What comes until the other side ends the connection."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        for chunk in iter(lambda: link.recv(65536), b""):
+            received += chunk
+    return received
 
 
 class Running:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedge.decisions.planning.front_columns import build_columns
 from fedge.decisions.selection import load_selector
 from fedge.decisions.selection.selector_options import SELECTOR_OPTIONS
 from fedge.protocols import Selector
@@ -50,6 +51,17 @@ broken = st.sampled_from([math.nan, math.inf, -math.inf, -1.0])
 fronts = st.builds(a_front, figures, figures, st.floats(0.0, 5.0), st.floats(0.0, 20.0))
 broken_fronts = st.builds(a_front, broken | figures, broken, st.just(1.0), broken | figures)
 empty_fronts = fronts.map(lambda front: dataclasses.replace(front, points=()))
+
+
+some_clients = st.lists(
+    st.tuples(st.integers(1, 20), st.integers(5, 40), st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=5
+).map(
+    lambda rows: [
+        ClientStatus(f"{i}", a_front(float(work_s), float(power_w)), samples, loss / 4, last_round=4)
+        for i, (work_s, power_w, samples, loss) in enumerate(rows)
+    ]
+)
+"""Clients whose fronts, samples and losses are known."""
 
 
 @st.composite
@@ -153,3 +165,14 @@ class SelectorContract:
             for value in (number.low, number.high if math.isfinite(number.high) else 1000.0):
                 answer = selector(offered, SelectionContext(3, 2, {option: value}), np.random.default_rng(1))
                 assert 1 <= len(answer.boards) <= 2
+
+
+class FrontSelectorContract(SelectorContract):
+    """Of a selector that weighs fronts: however many seats there are, it tries whoever has none."""
+
+    def everybody(self, offered: list[ClientStatus], call: SelectionContext) -> set[str]:
+        taken = set(chosen(self.name, offered, call).boards)
+        sound = build_columns({c.board: c.front for c in offered if c.front is not None and c.front.points})
+        empty = {c.board for c in offered if c.front is not None and not c.front.points}
+        assert {c.board for c in offered} - set(sound.boards) - empty <= taken
+        return taken

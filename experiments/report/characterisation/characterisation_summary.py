@@ -28,6 +28,7 @@ from fedge.characterisation.sweep_store import SweepResult
 from fedge.characterisation.tuning_advice import TuningAdvice, compute_pooled_advice
 from fedge.confidence_interval import Estimate
 from fedge.errors import BadInput
+from fedge.groups import group_by
 from fedge.types import PowerMode
 
 
@@ -91,9 +92,10 @@ def summarise_settings(
     """Summarise settings in the order in which they first occur; ``points`` are the pooled ones if known already."""
     by_key = {one.key: one for one in stats}
     points = pool_repeats(stats) if points is None else points
-    boards: dict[str, list[dict[str, Any]]] = {}
-    for one in points:
-        boards.setdefault(one.point.board, []).append(collect_knobs(one.point))
+    boards = {
+        board: [collect_knobs(one.point) for one in own]
+        for board, own in group_by(points, lambda one: one.point.board).items()
+    }
     references = {
         board: {name: _most_common([knobs[name] for knobs in own], base.get(name)) for name in own[0]}
         for board, own in boards.items()
@@ -153,10 +155,9 @@ class FigureBasis:
 
 def choose_basis(settings: Sequence[SettingSummary]) -> FigureBasis:
     """Choose whole epochs if those of each workload have about the same size; epochs cut by minibatches do not."""
-    sizes: dict[str, list[float]] = {}
-    for one in settings:
-        sizes.setdefault(one.point.workload, []).append(one.stats.samples)
-    return FigureBasis(whole=all(max(own) <= (1.0 + MAX_SIZE_DIFFERENCE) * min(own) for own in sizes.values()))
+    groups = group_by(settings, lambda one: one.point.workload)
+    sizes = [[one.stats.samples for one in group] for group in groups.values()]
+    return FigureBasis(whole=all(max(own) <= (1.0 + MAX_SIZE_DIFFERENCE) * min(own) for own in sizes))
 
 
 def has_later_epochs(settings: Sequence[SettingSummary]) -> bool:

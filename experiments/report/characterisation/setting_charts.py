@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,8 +23,9 @@ from experiments.report.page import EMPTY, Section, render_badge, render_paragra
 from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
 from experiments.report.tables import Cell, Column, Table, build_table, percent_cell, text_cell, value_cell
 from fedge.characterisation.sweep_findings import Variability
-from fedge.characterisation.sweep_plan import KIND_NAMES, describe_point
+from fedge.characterisation.sweep_plan import KIND_NAMES, WorkKind, describe_point
 from fedge.confidence_interval import Estimate
+from fedge.groups import group_by
 from fedge.pareto import front_mask
 from fedge.types import Floats
 
@@ -141,10 +142,8 @@ class _Plane:
 
 def build_plane_section(settings: Sequence[SettingSummary]) -> Iterator[Section]:
     """Yield the plane with a menu of workload, board and kind; nothing if no power was metered."""
-    groups: dict[tuple[str, str, str], list[SettingSummary]] = {}
-    for one in settings:
-        if one.get_mean("energy_j") is not None:
-            groups.setdefault((one.point.workload, one.point.board, one.point.kind), []).append(one)
+    metered = (one for one in settings if one.get_mean("energy_j") is not None)
+    groups = group_by(metered, lambda one: (one.point.workload, one.point.board, one.point.kind))
     several = {group: some for group, some in groups.items() if len(some) > 1}
     title = "Time against energy"
     if several:
@@ -154,7 +153,7 @@ def build_plane_section(settings: Sequence[SettingSummary]) -> Iterator[Section]
         yield Section(title, "Each board has only one setting of each workload.")
 
 
-def _build_plane_chart(groups: dict[tuple[str, str, str], list[SettingSummary]]) -> Chart:
+def _build_plane_chart(groups: Mapping[tuple[str, str, WorkKind], list[SettingSummary]]) -> Chart:
     listed = list(groups.items())[:MAX_VIEWS]
     most = min(MAX_DOTS, MAX_DOTS_IN_ALL // len(listed))
     frames = [

@@ -7,7 +7,7 @@ A sweep over several knobs has many families; those nearest to the reference
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from fedge.characterisation.sweep_plan import (
     format_knob_value,
 )
 from fedge.confidence_interval import Estimate
+from fedge.groups import group_by
 
 KNOB_AXES = (
     *("workers", "prefetch", "pinned", "batch_size", "storage", "cache", "mode", *MODE_KNOBS),
@@ -133,9 +134,7 @@ def _describe_by(setting: SettingSummary, names: Sequence[str]) -> str:
 
 def split_by_scale(families: Sequence[SettingFamily]) -> tuple[tuple[SettingFamily, ...], ...]:
     """Split the families of one axis by workload if epochs differ so much that one axis would hide some of them."""
-    apart: dict[str, list[SettingFamily]] = {}
-    for family in families:
-        apart.setdefault(family.settings[0].point.workload, []).append(family)
+    apart = group_by(families, lambda family: family.settings[0].point.workload)
     longest = [max(one.stats.e2e_s.value for one in family.settings) for family in families]
     if families[0].axis == "workload" or max(longest) <= MAX_EPOCH_RATIO * min(longest):
         return (tuple(families),)
@@ -148,10 +147,8 @@ def _axis_knobs(axis: str) -> tuple[str, ...]:
 
 def _group_along(settings: Sequence[SettingSummary], axis: str) -> list[list[SettingSummary]]:
     """Group the settings that differ along the axis alone, where there are several."""
-    groups: dict[Hashable, list[SettingSummary]] = {}
-    for one in settings:
-        same = tuple(value for name, value in collect_knobs(one.point).items() if name not in _axis_knobs(axis))
-        groups.setdefault(same, []).append(one)
+    own = _axis_knobs(axis)
+    groups = group_by(settings, lambda one: tuple(v for name, v in collect_knobs(one.point).items() if name not in own))
     return [group for group in groups.values() if len(group) > 1]
 
 

@@ -23,6 +23,7 @@ from experiments.report.predictors.mode_choice_report import (
 )
 from experiments.report.quantities import UNKNOWN, number
 from experiments.report.tables import Table, build_table, print_lines, swatch_cell, text_cell, value_cell
+from fedge.groups import group_by
 from fedge.pareto import front_mask
 from fedge.studies.prediction_study import (
     MARGIN_CONFIDENCE,
@@ -50,10 +51,7 @@ study_column = partial(ChoiceColumn, digits=1, large_digits=0)
 def group_seeds(rows: Sequence[PredictionRow]) -> dict[EvaluationKey, list[PredictionRow]]:
     """Group rows that differ only in the seed, in the order of the rows."""
     names = name_targets(rows)
-    groups: dict[EvaluationKey, list[PredictionRow]] = {}
-    for row in rows:
-        groups.setdefault((names[row.target], row.method, row.modes), []).append(row)
-    return groups
+    return group_by(rows, lambda row: (names[row.target], row.method, row.modes))
 
 
 def name_targets(rows: Sequence[PredictionRow]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from experiments.report.predictors.mode_choice_report import (
 from experiments.report.tables import Table, print_lines, swatch_cell, text_cell
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import Experiment, FleetBoard
+from fedge.groups import group_by
 from fedge.studies.fleet.fleet_costs import FleetCost
 from fedge.studies.fleet.round_comparison import SETTLED_FROM, FleetRun, RoundComparison
 
@@ -79,19 +80,12 @@ def _describe_infeasible_limits(groups: Mapping[str, Sequence[FleetRun]]) -> lis
 
 def print_fleet_study(console: Console, runs: Sequence[FleetRun]) -> None:
     """Print the fleet study: rounds, energy and gap to the oracle per policy, and the baselines."""
-    groups = _group_policies(runs)
+    groups = group_by(runs, lambda run: run.policy)
     for table in _build_tables(groups):
         table.print(console)
     gap = "Gap: to the oracle's objective. Share: of the oracle's saving."
     seeds = describe_seeds(len({run.seed for run in runs}))
     print_lines(console, (gap, COLUMNS_NOTE, describe_engine(runs), seeds, *_describe_infeasible_limits(groups)))
-
-
-def _group_policies(runs: Sequence[FleetRun]) -> dict[str, list[FleetRun]]:
-    groups: dict[str, list[FleetRun]] = {}
-    for run in runs:
-        groups.setdefault(run.policy, []).append(run)
-    return groups
 
 
 def _build_tables(groups: Mapping[str, Sequence[FleetRun]]) -> tuple[Table, Table, Table]:
@@ -119,7 +113,7 @@ MAX_BOARDS_DRAWN = 120
 
 def write_fleet_page(experiment: Experiment, runs: Sequence[FleetRun], out: Path) -> None:
     """Write the page atomically."""
-    groups = _group_policies(runs)
+    groups = group_by(runs, lambda run: run.policy)
     shown, saved, others = _build_tables(groups)
     notes = ("Gap: to the oracle's objective. Saved: energy, against MAXN.", *_describe_infeasible_limits(groups))
     captions = Markup().join(render_paragraph(sentence, "caption") for sentence in notes)

@@ -17,6 +17,7 @@ from experiments.report.chart import GREY, SEND, WAIT, Chart, ChartFrame, Series
 from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import duration, energy, energy_scale, number, time_scale
 from experiments.report.run.loaded_runs import MAX_BOARDS, LoadedRun
+from fedge.groups import group_by
 from fedge.telemetry.store_records import ClientRow
 
 ENERGY_CAPTION = (
@@ -88,10 +89,8 @@ def _list_bars(run: LoadedRun) -> Iterator[_EnergyBar]:
     counted = {row.round for row in run.compared_rounds or run.rounds}
     by_kind = len(run.device_by_board) > MAX_BOARDS
     bars = dict.fromkeys((kind if by_kind else board, kind) for board, kind in run.device_by_board.items())
-    rows: dict[str, list[ClientRow]] = {}
-    for row in run.clients:
-        if row.round in counted:
-            rows.setdefault(run.device_by_board[row.board] if by_kind else row.board, []).append(row)
+    clients = (row for row in run.clients if row.round in counted)
+    rows = group_by(clients, lambda row: run.device_by_board[row.board] if by_kind else row.board)
     for name, kind in bars:
         boards = sum(one == kind for one in run.device_by_board.values()) if by_kind else 1
         yield _EnergyBar(name, kind, _sum_energy(rows.get(name, ()), float(boards)))

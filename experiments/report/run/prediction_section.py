@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +15,7 @@ from experiments.report.page import EMPTY, render_paragraph
 from experiments.report.quantities import is_known, median
 from experiments.report.run.loaded_runs import LoadedRun, thin_points
 from experiments.report.tables import Table, percent_cell, swatch_cell, text_cell, value_cell
+from fedge.groups import group_by
 from fedge.telemetry.store_records import ClientRow, relative_error
 
 PREDICTED_QUANTITIES = (("step_s", "time", "time per step", "ms", 1e3), ("power_w", "power", "power", "W", 1.0))
@@ -45,17 +46,9 @@ def error_over_all_modes(run: LoadedRun, key: str) -> tuple[float | None, ...]:
         The error before the first round, then that of each round, as shares; None where unknown.
     """
     prior = median(getattr(row, f"prior_{key}_ape") for row in run.clients)
-    rows_by_round = group_by_round(run.clients)
+    rows_by_round = group_by(run.clients, lambda row: row.round)
     by_round = [rows_by_round.get(row.round, ()) for row in run.rounds]
     return (prior, *(median(getattr(row, f"{key}_ape") for row in rows) for rows in by_round))
-
-
-def group_by_round(rows: Iterable[ClientRow]) -> dict[int, list[ClientRow]]:
-    """Return the rows of each round."""
-    by_round: dict[int, list[ClientRow]] = {}
-    for row in rows:
-        by_round.setdefault(row.round, []).append(row)
-    return by_round
 
 
 def _format_range(low: float, above: float) -> str:
@@ -199,7 +192,7 @@ def _error_chart(
     data: list[Trace] = []
     for device, style in run.styles.items():
         own = [row for row in run.clients if row.device == device]
-        by_round = group_by_round(own)
+        by_round = group_by(own, lambda row: row.round)
         before = [median(getattr(row, prior) for row in own)] if prior else []
         errors = [*before, *(error(by_round.get(number, [])) for number in numbers)]
         data.append(

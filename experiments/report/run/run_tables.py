@@ -18,6 +18,7 @@ from experiments.report.tables import Cell, Column, Table, build_table, number_c
 from fedge.costs.layer_estimate import describe_error
 from fedge.decisions.planning import is_pinned
 from fedge.experiment import Experiment
+from fedge.groups import group_by
 from fedge.knowledge.recall import RecalledOrigin, read_run_knowledge
 from fedge.telemetry.store_records import ClientRow, EventRow
 from fedge.workloads import NULL_TASK
@@ -121,9 +122,7 @@ def describe_costs(labels: LabelsByEntry) -> str:
 
 def _join_by_entry(texts: Mapping[str, str]) -> str:
     """Join the texts of fleet entries; entries are named only where texts differ."""
-    names: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        names.setdefault(text, []).append(name)
+    names = group_by(texts, texts.__getitem__)
     if len(names) == 1:
         return next(iter(names))
     return "; ".join(f"{text} for {', '.join(entries)}" for text, entries in names.items())

@@ -17,6 +17,7 @@ from fedge.devices.sensing.tegrastats_sensor import parse_rails_mw
 from fedge.devices.tables.csv_sheet import CsvSheet, SheetRow, float_or_nan, parse_number, parse_sheet
 from fedge.devices.tables.mode_table import ImportedRow, ImportedRows, ImportKey, format_count
 from fedge.errors import BadInput
+from fedge.groups import group_by
 from fedge.types import Floats
 
 # Times: seconds since 1970, or dates with a time of day; dates without a zone count as UTC ----------------------------
@@ -214,11 +215,8 @@ def import_runs(where: str, log: PowerLog, steps: StepsFile) -> ImportedRows:
     shifted = min(run.start_s for run in runs) < EARLIEST_S <= log.at_s[0]
     offset_s = float(log.at_s[0]) if shifted else 0.0
     notes = [*log.notes, *(["the steps' times were counted from the log's first sample"] if shifted else [])]
-    by_mode: dict[ImportKey, list[StepRun]] = {}
-    for run in runs:
-        by_mode.setdefault(run.knobs, []).append(run)
     rows, silent, shaky = [], [], []
-    for knobs, its_runs in by_mode.items():
+    for knobs, its_runs in group_by(runs, lambda run: run.knobs).items():
         watts = _select_samples_w(log, its_runs, offset_s)
         if not len(watts):
             silent.append(_format_key(knobs))

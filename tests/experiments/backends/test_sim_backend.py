@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from contracts.processes import wait_for
+from contracts.processes import list_commands, wait_for
 
 from experiments.backends import flower_app, run_processes, sim_backend
 from fedge.errors import RunFailed
@@ -73,14 +73,7 @@ def _app(run: Path, server: str = SERVER) -> Path:
 
 def _survivors(run: Path) -> list[str]:
     """Command lines of the live processes whose state is in the run's folder."""
-    wanted, found = f"FLWR_HOME={run / '.flwr'}".encode(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
+    return list_commands(f"FLWR_HOME={run / '.flwr'}")
 
 
 @pytest.fixture

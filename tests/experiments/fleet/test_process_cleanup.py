@@ -11,9 +11,8 @@ from contracts.processes import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.backends.run_processes import RUN_MARK, find_marked_processes
+from experiments.backends.run_processes import RUN_MARK, find_descendants, find_marked_processes
 from experiments.fleet import process_cleanup
-from experiments.fleet.process_cleanup import find_descendants
 
 CHILD = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
 

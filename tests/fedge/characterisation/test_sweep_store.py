@@ -28,9 +28,9 @@ from fedge.characterisation.sweep_store import (
     NO_MODE,
     NO_POWER,
     SweepResult,
-    list_omitted_points,
     open_journal,
     read_result,
+    split_points,
     write_tables,
 )
 from fedge.devices.board_kinds import build_kind, build_surface
@@ -394,7 +394,7 @@ def test_points_without_power_or_mode_give_no_row_and_are_named(tmp_path):
     (path,) = write_tables(result)
 
     record = json.loads(profiling_record_path(path).read_text())
-    assert [why for _, why in list_omitted_points(result)] == [NO_POWER, NO_MODE]
+    assert [why for _, why in split_points(result)[1]] == [NO_POWER, NO_MODE]
     assert [one["reason"] for one in record["left_out"]] == [NO_POWER, NO_MODE]
     assert (record["label"], record["power_label"], len(record["modes"])) == ("estimated", "estimated", 1)
 

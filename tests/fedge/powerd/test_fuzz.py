@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("hypothesis", reason="property tests need hypothesis")
 
 from contracts.jetsons.kernel import KernelMachine
-from contracts.running_powerd import LIMIT_S, Running, board_root, state_of
+from contracts.running_powerd import LIMIT_S, Running, board_root, receive_all, state_of
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -65,18 +65,11 @@ class Attacked:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(LIMIT_S)
             link.connect(self.one.socket)
-            received = b""
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 for part in parts:
                     link.sendall(part)
                 link.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(ConnectionResetError):
-                while True:
-                    chunk = link.recv(65536)
-                    if not chunk:
-                        break
-                    received += chunk
-        return received
+            return receive_all(link)
 
     def ask(self, request) -> dict:
         lines = self.send(json.dumps(request).encode() + b"\n").splitlines()

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from contracts.running_powerd import receive_all
 
 from fedge.powerd import sockets
 from fedge.powerd.line_server import Connection, ConnectionLimits, LineServer
@@ -70,7 +71,7 @@ class Served:
         link = self.link()
         with contextlib.suppress(OSError):
             link.sendall(sent)
-        return json.loads(all_of(link).decode())["error"]
+        return json.loads(receive_all(link).decode())["error"]
 
     def holds(self, count: int) -> None:
         """Wait until this many connections are open."""
@@ -101,23 +102,12 @@ def until(holds) -> None:
         time.sleep(0.005)
 
 
-def all_of(link) -> bytes:
-    received = b""
-    with contextlib.suppress(ConnectionResetError):
-        while True:
-            chunk = link.recv(65536)
-            if not chunk:
-                break
-            received += chunk
-    return received
-
-
 def test_a_half_closed_client_gets_every_answer_in_order_and_a_word_on_the_line_it_did_not_end(folder):
     with served(folder) as one:
         link = one.link()
         link.sendall(b"a\nb\nunfinished")
         link.shutdown(socket.SHUT_WR)
-        first, second, last = all_of(link).splitlines()
+        first, second, last = receive_all(link).splitlines()
         assert [first, second] == [b"%d:" % os.getuid() + line for line in (b"a", b"b")]
         assert "no line end" in json.loads(last.decode())["error"]["text"]
         one.holds(0)
@@ -166,7 +156,7 @@ def test_a_slow_reader_gets_all_of_a_big_reply_while_others_are_served(folder):
         for _ in range(20):
             assert one.ask(b"a\n", quick).endswith(b":a\n")
         slow.shutdown(socket.SHUT_WR)
-        assert all_of(slow) == BIG + BIG
+        assert receive_all(slow) == BIG + BIG
 
 
 def test_a_reader_that_takes_nothing_is_closed_after_its_time(folder):
@@ -216,7 +206,7 @@ def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_t
                 dribbling.send(b"x")
                 time.sleep(0.01)
         one.holds(0)
-        assert all_of(silent) == b""
+        assert receive_all(silent) == b""
 
 
 def test_a_client_that_is_gone_before_its_reply_harms_nobody(folder):
@@ -339,7 +329,7 @@ def test_what_a_client_asked_for_before_it_closed_is_not_carried_out(folder, cap
         half.sendall(b"half\n")
         half.shutdown(socket.SHUT_WR)
         goes_on.set()
-        assert all_of(half) == b"ok\n"
+        assert receive_all(half) == b"ok\n"
         one.holds(1)
     assert done == [b"first", b"half"]
     assert "is gone; 12 bytes of requests are not carried out" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from contracts.baselines import MadeUpBoard
 from contracts.boards import MAXN, another_workload, coefficients, grid
 from contracts.predictor import PredictorContract, measured
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, Coefficients, compute_power_w, compute_step_s
 from fedge.predictors.physical_predictor import PhysicalPredictor
 from fedge.protocols import Predictor
-from fedge.types import Floats, Measurement, Modes
+from fedge.types import Measurement, Modes
 
 TRUTH = another_workload(np.random.default_rng(9))
 _SECONDS = np.array([name.endswith("_s") for name in TIME_NAMES])
@@ -26,22 +27,10 @@ DOUBLE = Coefficients(coefficients().time + np.log(2.0) * _SECONDS, coefficients
 """The made-up board's coefficients for a workload of twice as long steps."""
 
 
-class TestPhysicalPredictor(PredictorContract):
+class TestPhysicalPredictor(MadeUpBoard, PredictorContract):
     @pytest.fixture
     def predictor(self) -> Predictor:
         return PhysicalPredictor(PriorKnowledge(MAXN, (coefficients(), DOUBLE), idle_w=12.0))
-
-    @pytest.fixture
-    def modes(self) -> Modes:
-        return Modes(grid().knobs[::17])
-
-    @pytest.fixture
-    def step_s(self, modes: Modes) -> Floats:
-        return compute_step_s(TRUTH, MAXN, modes)
-
-    @pytest.fixture
-    def power_w(self, modes: Modes) -> Floats:
-        return compute_power_w(TRUTH, MAXN, modes)
 
 
 def test_without_a_prior_it_says_what_it_lacks():

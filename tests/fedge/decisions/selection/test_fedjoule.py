@@ -6,24 +6,16 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from contracts.selector import SelectorContract, a_front, chosen, fleet
+from contracts.selector import FrontSelectorContract, a_front, chosen, fleet, some_clients
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.decisions.planning.front_columns import board_round_energy_j, build_columns, find_least_energy_point
+from fedge.decisions.planning.front_columns import board_round_energy_j, find_least_energy_point
 from fedge.decisions.selection.planner_selector import compute_gains
 from fedge.types import ClientStatus, Front, SelectionContext
 
 PLAIN = {"confidence": 0.5}
 """No margin on times."""
-some_clients = st.lists(
-    st.tuples(st.integers(1, 20), st.integers(5, 40), st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=5
-).map(
-    lambda rows: [
-        ClientStatus(f"{i}", a_front(float(work_s), float(power_w)), samples, loss / 4, last_round=4)
-        for i, (work_s, power_w, samples, loss) in enumerate(rows)
-    ]
-)
 
 
 def front_of(client: ClientStatus) -> Front:
@@ -40,16 +32,8 @@ def fleet_energy_j(clients: list[ClientStatus], boards: tuple[str, ...], end_s: 
     return working + end_s * sum(front_of(c).idle_w for c in clients if c.board not in boards)
 
 
-class TestFedjoule(SelectorContract):
+class TestFedjoule(FrontSelectorContract):
     name = "fedjoule-like"
-
-    def everybody(self, offered: list[ClientStatus], call: SelectionContext) -> set[str]:
-        """A budget may not allow all clients, however many seats there are, but those without a front are tried."""
-        taken = set(chosen(self.name, offered, call).boards)
-        sound = build_columns({c.board: c.front for c in offered if c.front is not None and c.front.points})
-        empty = {c.board for c in offered if c.front is not None and not c.front.points}
-        assert {c.board for c in offered} - set(sound.boards) - empty <= taken
-        return taken
 
     @given(some_clients, st.integers(1, 5), st.sampled_from([200.0, 500.0, 1500.0]), st.sampled_from([0.0, 0.2]))
     def test_no_other_clients_are_worth_more_and_no_such_round_is_shorter(self, told, count, allowed_j, tolerance):

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from contracts.selector import SelectorContract, a_front, chosen, fleet, often
+from contracts.selector import FrontSelectorContract, a_front, chosen, fleet, often, some_clients
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,15 +21,6 @@ from fedge.decisions.planning.front_columns import (
 from fedge.decisions.selection.planner_selector import compute_allowance_j, compute_gains, compute_prices
 from fedge.types import ClientStatus, Front, SelectionContext
 
-some_clients = st.lists(
-    st.tuples(st.integers(1, 20), st.integers(5, 40), st.integers(1, 50), st.integers(1, 9)), min_size=1, max_size=5
-).map(
-    lambda rows: [
-        ClientStatus(f"{i}", a_front(float(work_s), float(power_w)), samples, loss / 4, last_round=4)
-        for i, (work_s, power_w, samples, loss) in enumerate(rows)
-    ]
-)
-
 
 def ratio(fronts: list[Front], gain: float, deadline_s: float, price: tuple[float, float]) -> float:
     """Gain per price of a round of these boards until ``deadline_s``; 0 when one of them cannot end by then."""
@@ -41,16 +32,8 @@ def ratio(fronts: list[Front], gain: float, deadline_s: float, price: tuple[floa
     return gain / (price[0] * deadline_s + price[1] * joules)
 
 
-class TestPlanner(SelectorContract):
+class TestPlanner(FrontSelectorContract):
     name = "planner"
-
-    def everybody(self, offered: list[ClientStatus], call: SelectionContext) -> set[str]:
-        """However many seats there are, it takes those of the best ratio, and whoever has no front."""
-        taken = set(chosen(self.name, offered, call).boards)
-        sound = build_columns({c.board: c.front for c in offered if c.front is not None and c.front.points})
-        empty = {c.board for c in offered if c.front is not None and not c.front.points}
-        assert {c.board for c in offered} - set(sound.boards) - empty <= taken
-        return taken
 
     @given(some_clients, st.integers(1, 5), st.sampled_from([0.0, 0.3, 1.0]))
     def test_no_other_clients_are_worth_more_per_price(self, told, count, weight):
