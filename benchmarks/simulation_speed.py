@@ -1,11 +1,13 @@
-"""Time of a run of emulated clients: fedge's local and sim backends against plain Flower's simulation.
+"""Time of a run of emulated clients: fedge's local and sim backends against plain Flower's simulation, and pfl's.
 
     python benchmarks/simulation_speed.py [--clients 100] [--rounds 10] [--blocks 3] [--policies balanced,maxn]
+    python benchmarks/simulation_speed.py --clients 1000 --sampled 50 --images --pfl /path/to/python
 
-Every side trains scikit-learn's digits with the same small CNN, samples, minibatches and one torch thread per process,
-and tests the global model on the server after every round. Plain Flower is an app as Flower's quickstart has it
-(``plain_flower/``) under the same private SuperLink and Ray that the ``sim`` backend starts. Only fedge decides on
-power modes, emulates boards and stores rows.
+Every side trains scikit-learn's digits, or with ``--images`` 32 synthetic images of 32 x 32 pixels per client, with the
+same small CNN, samples, minibatches and one torch thread per process, and tests the global model on the server after
+every round. ``--sampled`` clients of each round are drawn at random. Plain Flower is an app as Flower's quickstart has
+it (``plain_flower/``) under the same private SuperLink and Ray that the ``sim`` backend starts; pfl, beside it,
+needs an environment with ``pip install torch pfl``. Only fedge decides on power modes, emulates boards and stores rows.
 
 Each block runs every side once with 2 rounds and once with all rounds, one after the other. Printed are medians over
 the blocks: the wall time of the whole command, its start-up (what does not grow with the rounds) and the time of a
@@ -27,10 +29,15 @@ from pathlib import Path
 import numpy as np
 from figures import FOUR_KINDS, build_parser
 
+from fedge.workloads.synthetic import make_images
+
 ROOT = Path(__file__).resolve().parents[1]
 SHORT_ROUNDS = 2
 MAX_BATCH, RATE, MODEL = 16, 0.05, "digits-cnn"
 """Samples of a minibatch, unless a client has fewer; learning rate and network."""
+DIGITS, IMAGES = (1, 8), (3, 32)
+"""Channels and side of a sample."""
+IMAGES_PER_CLIENT, TEST_IMAGES = 32, 500
 EXPERIMENT = """
 name: speed
 seed: 1
@@ -38,16 +45,29 @@ rounds: {rounds}
 backend: {backend}
 policy: {policy}
 fleet: [{fleet}]
-workload: {{task: digits-cnn, cost: resnet18-imagenet, batch_size: {batch}, local_epochs: 1, learning_rate: {rate}}}
+workload: {{task: {task}, cost: resnet18-imagenet, batch_size: {batch}, local_epochs: 1, learning_rate: {rate}}}
 data: {{partition: iid}}
+{selection}
+"""
+TASK = """
+import numpy as np
+from fedge.worker.architectures import MODELS
+from fedge.worker.sources import Data
+
+def model(shape):
+    return MODELS[{model!r}](shape)
+
+def data(source):
+    parts = [np.load({folder!r} + f"/{{part}}_{{axis}}.npy") for part in ("train", "test") for axis in "xy"]
+    return Data(*parts, mean=(127.5,) * 3, sd=(127.5,) * 3, classes=10)
 """
 PLAIN = """
 import sys
 from pathlib import Path
 from experiments.backends.sim_backend import simulate
-app, run, nodes, rounds, samples, steps = sys.argv[1:]
-config = {{"rounds": int(rounds), "nodes": int(nodes), "model": {model!r}, "samples": samples,
-          "channels": 1, "size": 8, "batch-size": {batch}, "steps": int(steps),
+app, run, nodes, sampled, rounds, samples, steps, channels, size = sys.argv[1:]
+config = {{"rounds": int(rounds), "nodes": int(nodes), "sampled": int(sampled), "model": {model!r}, "samples": samples,
+          "channels": int(channels), "size": int(size), "batch-size": {batch}, "steps": int(steps),
           "learning-rate": {rate}, "momentum": 0.0}}
 Path(run).mkdir()
 simulate(Path(app), Path(run), config, int(nodes))
@@ -60,13 +80,17 @@ class Comparison:
 
     Attributes:
         folder: Folder of the samples and of the runs.
-        clients: Clients, all of them in every round.
+        clients: Clients in all.
+        sampled: Clients of a round.
+        shape: Channels and side of a sample.
         batch: Samples of a minibatch.
         steps: Minibatches of a client and round.
     """
 
     folder: Path
     clients: int
+    sampled: int
+    shape: tuple[int, int]
     batch: int
     steps: int
 
@@ -78,15 +102,22 @@ class Comparison:
 
 def main() -> None:
     """Run all blocks and print the table."""
-    parser = build_parser(__doc__, clients=100, rounds=10, blocks=3)
+    parser = build_parser(__doc__, clients=100, rounds=10, blocks=3, sampled=0)
     parser.add_argument("--policies", default="balanced,maxn")
+    parser.add_argument("--images", action="store_true", help="images of 32 x 32 pixels instead of digits")
+    parser.add_argument("--pfl", help="Python of an environment with pfl, to run it as well")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        samples = write_samples(folder / "samples", options.clients)
+        folder, shape = Path(scratch), IMAGES if options.images else DIGITS
+        samples = write_samples(folder / "samples", options.clients, images=options.images)
         batch = min(MAX_BATCH, samples)
-        run = Comparison(folder, clients=options.clients, batch=batch, steps=-(-samples // batch))
+        sampled = options.sampled or options.clients
+        run = Comparison(
+            folder, clients=options.clients, sampled=sampled, shape=shape, batch=batch, steps=-(-samples // batch)
+        )
         sides = {"plain Flower": partial(time_plain, run)}
+        if options.pfl:
+            sides["pfl"] = partial(time_pfl, run, options.pfl)
         for backend in ("local", "sim"):
             for policy in options.policies.split(","):
                 sides[f"fedge {backend}, {policy}"] = partial(time_fedge, run, backend=backend, policy=policy)
@@ -97,9 +128,9 @@ def main() -> None:
     print_table(found, options.rounds, run)
 
 
-def write_samples(folder: Path, clients: int) -> int:
+def write_samples(folder: Path, clients: int, *, images: bool) -> int:
     """Write all samples, every client's and the test set as arrays; return the samples of the largest share."""
-    train_x, train_y, test_x, test_y = load_digits_split()
+    train_x, train_y, test_x, test_y = draw_images(clients * IMAGES_PER_CLIENT) if images else load_digits_split()
     folder.mkdir()
     for name, array in (("train_x", train_x), ("train_y", train_y), ("test_x", test_x), ("test_y", test_y)):
         np.save(folder / f"{name}.npy", array)
@@ -122,12 +153,26 @@ def load_digits_split() -> tuple[np.ndarray, ...]:
     return train_x, train_y, test_x, test_y
 
 
+def draw_images(count: int) -> tuple[np.ndarray, ...]:
+    """Return ``count`` training images and labels, and test images and labels."""
+    rng = np.random.default_rng(0)
+    parts = [make_images(min(1000, count - start), rng) for start in range(0, count, 1000)]
+    return *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)), *make_images(TEST_IMAGES, rng)
+
+
 def time_plain(run: Comparison, rounds: int) -> float:
     """Run the plain Flower app once."""
     out, app = run.folder / f"plain-{time.time_ns()}", Path(__file__).with_name("plain_flower")
     text = PLAIN.format(model=MODEL, batch=run.batch, rate=RATE)
-    arguments = (app, out, run.clients, rounds, run.samples, run.steps)
+    arguments = (app, out, run.clients, run.sampled, rounds, run.samples, run.steps, *run.shape)
     return time_command([sys.executable, "-c", text, *map(str, arguments)], run.folder / "plain.log")
+
+
+def time_pfl(run: Comparison, python: str, rounds: int) -> float:
+    """Run the program of pfl once."""
+    arguments = (run.samples, run.clients, run.sampled, rounds, MODEL, *run.shape, run.batch, RATE)
+    program = Path(__file__).parent / "plain_flower" / "plain" / "pfl_simulation.py"
+    return time_command([python, *map(str, (program, *arguments))], run.folder / "pfl.log")
 
 
 def time_fedge(run: Comparison, rounds: int, *, backend: str, policy: str) -> float:
@@ -135,8 +180,17 @@ def time_fedge(run: Comparison, rounds: int, *, backend: str, policy: str) -> fl
     counts = [len(share) for share in np.array_split(np.arange(run.clients), len(FOUR_KINDS))]
     pairs = zip(FOUR_KINDS, counts, strict=True)
     fleet = ", ".join(f"{{device: {kind}, count: {count}}}" for kind, count in pairs if count)
-    names = {"rounds": rounds, "backend": backend, "policy": policy, "fleet": fleet}
-    text = EXPERIMENT.format(**names, batch=run.batch, rate=RATE)
+    (run.folder / "images.py").write_text(TASK.format(model=MODEL, folder=str(run.samples)), "utf-8")
+    text = EXPERIMENT.format(
+        rounds=rounds,
+        backend=backend,
+        policy=policy,
+        fleet=fleet,
+        task="digits-cnn" if run.shape == DIGITS else "images.py",
+        batch=run.batch,
+        rate=RATE,
+        selection=f"selection: {{name: random, count: {run.sampled}}}" if run.sampled < run.clients else "",
+    )
     experiment = run.folder / "experiment.yaml"
     experiment.write_text(text, "utf-8")
     out = run.folder / f"run-{time.time_ns()}"
@@ -158,7 +212,7 @@ def time_command(command: list[str], log: Path) -> float:
 def print_table(found: dict[str, list[tuple[float, float]]], rounds: int, run: Comparison) -> None:
     """Print medians over the blocks and the ratios to plain Flower."""
     blocks = len(found["plain Flower"])
-    size = f"{run.clients} clients in each of {rounds} rounds"
+    size = f"{run.clients} clients, {run.sampled} of them in each of {rounds} rounds"
     print(f"{size}, {blocks} blocks, {os.cpu_count()} cores; medians")
     print(f"{'':24s} {'whole run':>10s} {'start-up':>9s} {'a round':>8s}   plain Flower takes")
     medians = {

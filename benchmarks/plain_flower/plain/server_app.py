@@ -26,7 +26,10 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord(test(model, folder))
 
     nodes = int(config["nodes"])
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
+    sampled = int(config["sampled"]) or nodes
+    strategy = FedAvg(
+        fraction_train=sampled / nodes, fraction_evaluate=0.0, min_train_nodes=sampled, min_available_nodes=nodes
+    )
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(network(name, *shape).state_dict()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,12 @@ def images(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(net: nn.Module, folder: Path, steps: int, batch_size: int, rate: float, momentum: float) -> dict[str, float]:
-    """Run ``steps`` steps of SGD and return the mean loss."""
+    """Run ``steps`` steps of SGD and return the mean loss and their seconds."""
     x, y = images(folder, "train")
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
     net.train()
-    total = 0.0
+    total, begun_s = 0.0, time.perf_counter()
     for step in range(steps):
         if step * batch_size % len(x) == 0:
             order = torch.randperm(len(x))
@@ -40,7 +41,7 @@ def train(net: nn.Module, folder: Path, steps: int, batch_size: int, rate: float
         loss.backward()
         optimizer.step()
         total += loss.item()
-    return {"train_loss": total / steps, "num-examples": len(x)}
+    return {"train_loss": total / steps, "train_s": time.perf_counter() - begun_s, "num-examples": len(x)}
 
 
 def test(net: nn.Module, folder: Path) -> dict[str, float]:
