@@ -251,15 +251,21 @@ def choose(
     *,
     max_power_w: float | None = None,
     max_step_s: float | None = None,
+    max_slowdown: float | None = None,
     time_weight: float | None = None,
     knee: bool = False,
     confidence: float = 0.84,
 ) -> ModelChoice:
-    """Choose a mode by exactly one objective: a limit on power or step time, a weight of time, or the knee."""
+    """Choose a mode by exactly one objective: a limit on power, time or slowdown, a weight of time, or the knee."""
     from fedge.knowledge.saved_model import build_aim, choose_model_mode
 
     aim = build_aim(
-        max_power_w=max_power_w, max_step_s=max_step_s, time_weight=time_weight, knee=knee, confidence=confidence
+        max_power_w=max_power_w,
+        max_step_s=max_step_s,
+        max_slowdown=max_slowdown,
+        time_weight=time_weight,
+        knee=knee,
+        confidence=confidence,
     )
     return choose_model_mode(_to_model(model), aim)
 

@@ -6,7 +6,7 @@ import csv
 import io
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -212,6 +212,10 @@ def fit(
     board: cli.TableBoard = None,
     workload: cli.TableWorkload = None,
     batch_size: cli.TableBatchSize = None,
+    kind: Annotated[
+        Literal["train", "infer"] | None,
+        typer.Option(help="Kind of the table's steps; by default that of its record or folder."),
+    ] = None,
     seed: cli.Seed = 0,
     as_json: cli.AsJson = False,
 ) -> None:
@@ -307,6 +311,10 @@ def choose(
         float | None,
         typer.Option("--max-step-s", help="Limit of a step's time, in seconds: the mode of least energy within it."),
     ] = None,
+    max_slowdown: Annotated[
+        float | None,
+        typer.Option(help="Limit of a step's time as a multiple of MAXN's: the mode of least energy within it."),
+    ] = None,
     time_weight: Annotated[
         float | None, typer.Option(help="Mode with the least weighted sum of time and energy (0 to 1).")
     ] = None,
@@ -314,7 +322,7 @@ def choose(
     confidence: Annotated[float, typer.Option(help="Probability with which a limit is met.")] = 0.84,
     as_json: AsJson = False,
 ) -> None:
-    """Choose a power mode by exactly one of four objectives.
+    """Choose a power mode by exactly one of five objectives.
 
     Exit code 1 if no mode meets the limit.
 
@@ -325,6 +333,7 @@ def choose(
     aim = saved_model.build_aim(
         max_power_w=max_power_w,
         max_step_s=max_step_s,
+        max_slowdown=max_slowdown,
         time_weight=time_weight,
         knee=knee,
         confidence=confidence,

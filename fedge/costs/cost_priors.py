@@ -252,9 +252,10 @@ def _workload_size(workload: str, batch_size: int) -> WorkloadSize | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriorSources:
-    """Profiles and measurements from which priors may be derived; ``training_profiles`` are rescaled to the workload.
+    """Profiles and measurements from which priors may be derived.
 
     Attributes:
+        training_profiles: Profiles that are rescaled to the workload; of inference too, if the workload is inference.
         rate_profiles: Profiles to which the GPU rates of the layer estimate are fitted; empty if there is no such
             estimate.
         timed_steps: Further GPU times for the same fit; empty if there is no such estimate.

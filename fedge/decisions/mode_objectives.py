@@ -8,7 +8,7 @@ to the cheaper, or the faster, row, then to the first. Rows whose prediction is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -134,6 +134,27 @@ def find_least_energy_within_deadline(predictions: Predictions, limit_s: float, 
         f"{_describe_expected(predictions, row)}"
     )
     return ModeChoice(row, feasible=True, why=f"Least energy {found}.")
+
+
+def find_least_energy_within_slowdown(
+    predictions: Predictions, maxn_row: int, max_slowdown: float, z: float = 0.0
+) -> ModeChoice:
+    """Choose the mode of least energy whose step time, with the margin, is at most a multiple of MAXN's.
+
+    Args:
+        predictions: One row per mode.
+        maxn_row: Row of MAXN, which always is within the limit.
+        max_slowdown: Upper limit of t exp(z s_t) / t_MAXN, at least 1.
+        z: Margin in standard deviations.
+    """
+    sd_log = predictions.step_s_sd_log.copy()
+    sd_log[maxn_row] = 0.0
+    limit_s = max_slowdown * float(predictions.step_s[maxn_row])
+    choice = find_least_energy_within_deadline(replace(predictions, step_s_sd_log=sd_log), limit_s, z)
+    if choice.row != maxn_row:
+        return choice
+    limit = f"{format_figure(max_slowdown)} times MAXN's time{_describe_margin(z)}"
+    return replace(choice, why=f"No lower mode saves energy within {limit}: MAXN stays. Measure more modes.")
 
 
 def find_knee(predictions: Predictions, against: FrontCost) -> ModeChoice:

@@ -8,13 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from fedge import __version__
 from fedge.call_cache import cache_last_call
-from fedge.costs.cost_profile import CostProfile, profile_file_name, read_profile
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, profile_file_name, read_profile
 from fedge.costs.layered_work import build_workload
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import TABLE_PREFIX, TABLE_SUFFIX
@@ -115,7 +115,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         sha256=_sha256(path),
         date=_find_date(path, record),
         rows=len(table.modes),
-        kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
+        kind=read_table_kind(path),
         boards=_list_measured_boards(record, emulated=emulated),
         errors=_list_errors(record, table),
         peak_mb=peak_mb if isinstance(peak_mb, float) and 0.0 < peak_mb < math.inf else None,
@@ -275,6 +275,12 @@ def read_record(path: Path) -> Mapping[str, Any]:
     except BadInput:
         return NO_RECORD
     return record if isinstance(record, dict) else NO_RECORD
+
+
+def read_table_kind(path: Path) -> WorkloadKind:
+    """Return the kind of a table's steps: that of its record, else ``infer`` in a folder of this name."""
+    recorded = read_record(path).get("kind")
+    return next((kind for kind in get_args(WorkloadKind) if kind == recorded), parse_workload_kind(path))
 
 
 def _sha256(path: Path) -> str:

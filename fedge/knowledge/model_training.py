@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedge.costs.cost_profile import WorkloadKind
 from fedge.devices import catalogue
 from fedge.devices.tables.mode_table import list_table_notes, read_mode_table
 from fedge.errors import BadInput, UnknownName
+from fedge.knowledge.evidence_files import read_table_kind
 from fedge.knowledge.model_file import (
     BoardModel,
     HeldOutErrors,
@@ -294,6 +296,7 @@ class ModelFitOptions:
         board: The board; None takes it from the table's path.
         workload: The workload; None takes it from the table's name.
         batch_size: Batch size, if a table holds several.
+        kind: Kind of the table's steps; None takes it from the table's record or folder.
     """
 
     table: Path | None = None
@@ -307,6 +310,7 @@ class ModelFitOptions:
     board: str | None = None
     workload: str | None = None
     batch_size: int | None = None
+    kind: WorkloadKind | None = None
     seed: int = 0
 
     @property
@@ -387,11 +391,14 @@ def _open_table(options: ModelFitOptions, path: Path, references: list[ProfileTa
         name=path.name,
         references=references,
         without=options.prior_without,
+        kind=options.kind or read_table_kind(path),
     )
 
 
 def _check_options(options: ModelFitOptions) -> None:
     """Raise ``BadInput`` for errors that are visible without reading a table."""
+    if options.kind is not None and options.table is None:
+        raise BadInput("--kind", f"{options.kind} without a table", "it with a TABLE: an emulated board trains")
     if ":" in options.method:
         right = f"one of {', '.join(sorted(PREDICTORS))}: a model file cannot name code of your own"
         raise BadInput("--method", repr(options.method), right)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedge.costs.cost_profile import WorkloadKind
 from fedge.costs.layered_work import find_named_workload
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import build_surface, build_workload_kind
@@ -59,14 +60,15 @@ def source_from_table(
     name: str,
     references: Sequence[ProfileTable] = (),
     without: Sequence[str] = (),
+    kind: WorkloadKind = "train",
 ) -> ProfilingSource:
-    """Build the source of a measured table.
+    """Build the source of a measured table of steps of this kind.
 
     ``without`` names workloads and boards whose calibrated profiles are left out of the prior.
     """
     own = table if spec is None else replace(table, device=spec.name)
     candidates, origin = list_candidates(own, spec)
-    background = build_background(own, references, without)
+    background = build_background(own, references, without, kind=kind)
     return ProfilingSource(
         own,
         measure=TableBoard(own).measure,

@@ -111,13 +111,18 @@ def _measurement_to_dict(summary: ModelSummary, row: int) -> dict[str, Any]:
 # The mode for an objective --------------------------------------------------------------------------------------------
 
 
+LIMIT_UNITS = {"--max-power-w": "watts", "--max-step-s": "seconds", "--max-slowdown": "times MAXN's time"}
+"""Objectives that are limits, with their units."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChoiceAim:
     """The objective of a choice.
 
     Attributes:
-        option: One of ``--max-power-w``, ``--max-step-s``, ``--time-weight`` and ``--knee``.
-        value: Limit in watts or in seconds per step, or weight of time (0 to 1); 1 for the knee.
+        option: One of ``--max-power-w``, ``--max-step-s``, ``--max-slowdown``, ``--time-weight`` and ``--knee``.
+        value: Limit in watts, in seconds per step or as a multiple of MAXN's time, or weight of time (0 to 1); 1 for
+            the knee.
         confidence: Probability with which a limit must be met.
     """
 
@@ -128,7 +133,7 @@ class ChoiceAim:
     @property
     def is_limit(self) -> bool:
         """Whether the objective is a limit, to be met with a confidence."""
-        return self.option in ("--max-power-w", "--max-step-s")
+        return self.option in LIMIT_UNITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,13 @@ class ModelChoice:
 
 
 def build_aim(
-    *, max_power_w: float | None, max_step_s: float | None, time_weight: float | None, knee: bool, confidence: float
+    *,
+    max_power_w: float | None,
+    max_step_s: float | None,
+    max_slowdown: float | None,
+    time_weight: float | None,
+    knee: bool,
+    confidence: float,
 ) -> ChoiceAim:
     """Return the one objective that is given.
 
@@ -159,6 +170,7 @@ def build_aim(
     values = {
         "--max-power-w": max_power_w,
         "--max-step-s": max_step_s,
+        "--max-slowdown": max_slowdown,
         "--time-weight": time_weight,
         "--knee": knee or None,
     }
@@ -167,10 +179,10 @@ def build_aim(
         got = " and ".join(option for option, _ in given) or "no objective"
         raise BadInput("fedge predict choose", got, f"exactly one of {', '.join(values)}")
     aim = ChoiceAim(*given[0], confidence)
+    if aim.option == "--max-slowdown" and not (math.isfinite(aim.value) and aim.value >= 1.0):
+        raise BadInput(aim.option, f"{aim.value:g}", "1 or more, as 1.05 for at most 5 % slower than MAXN")
     if aim.is_limit and not (math.isfinite(aim.value) and aim.value > 0):
-        raise BadInput(
-            aim.option, f"{aim.value:g}", f"{'watts' if aim.option == '--max-power-w' else 'seconds'}, above 0"
-        )
+        raise BadInput(aim.option, f"{aim.value:g}", f"{LIMIT_UNITS[aim.option]}, above 0")
     if aim.option == "--time-weight" and not 0.0 <= aim.value <= 1.0:
         raise BadInput(aim.option, f"{aim.value:g}", "a number from 0 (energy alone) to 1 (time alone)")
     if not 0.0 < confidence < 1.0:
@@ -186,7 +198,7 @@ def choose_model_mode(model: Path | SavedModel, aim: ChoiceAim) -> ModelChoice:
         BadInput: If the file is not a model, or the limit is implausible, see ``UNIT_SLIP_FACTOR``.
     """
     saved = model if isinstance(model, SavedModel) else open_model(model)
-    choice = choose_for_aim(saved.predictions, aim)
+    choice = choose_for_aim(saved.predictions, aim, saved.maxn_row)
     return ModelChoice(
         saved.model.about,
         aim=aim,
@@ -198,8 +210,8 @@ def choose_model_mode(model: Path | SavedModel, aim: ChoiceAim) -> ModelChoice:
     )
 
 
-def choose_for_aim(predictions: Predictions, aim: ChoiceAim) -> mode_objectives.ModeChoice:
-    """Choose a mode for an objective.
+def choose_for_aim(predictions: Predictions, aim: ChoiceAim, maxn_row: int) -> mode_objectives.ModeChoice:
+    """Choose a mode for an objective; ``maxn_row`` is the prediction of MAXN.
 
     Raises:
         BadInput: If a limit is implausible, see ``UNIT_SLIP_FACTOR``.
@@ -211,6 +223,8 @@ def choose_for_aim(predictions: Predictions, aim: ChoiceAim) -> mode_objectives.
     if aim.option == "--max-step-s":
         _check_limit(aim, predicted=predictions.step_s, unit="s", verb="take", smaller="milliseconds")
         return mode_objectives.find_least_energy_within_deadline(predictions, aim.value, z)
+    if aim.option == "--max-slowdown":
+        return mode_objectives.find_least_energy_within_slowdown(predictions, maxn_row, aim.value, z)
     if aim.option == "--time-weight":
         return mode_objectives.find_best_weighted(predictions, aim.value)
     return mode_objectives.find_knee(predictions, "power")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.costs.cost_priors import PriorSources, derive_priors, select_prior_sources
-from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
+from fedge.costs.cost_priors import PriorSources, build_inference_priors, derive_priors, select_prior_sources
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
 from fedge.costs.gpu_rates import RateObservation
 from fedge.devices.catalogue import aliases, load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
@@ -49,8 +49,9 @@ def build_background(
     calibrated: Sequence[CostProfile] | None = None,
     *,
     layered: bool = True,
+    kind: WorkloadKind = "train",
 ) -> TableBackground:
-    """Build the prior knowledge for training predictions of a table.
+    """Build the prior knowledge for predictions of a table.
 
     All calibrated profiles and references of the table's workload are excluded, by name on any board and by the hash of
     the table; if it was calibrated under another name, profiles of that name are excluded too.
@@ -60,16 +61,22 @@ def build_background(
         references: Tables of other workloads.
         without: Workloads and boards whose profiles are excluded as well.
         calibrated: Profiles of training and inference; None for those that fedge ships.
-        layered: Whether priors may come from the layers of the table's network; rounds do without them.
+        layered: Whether priors of training may come from the layers of the table's network; rounds do without them.
+        kind: Kind of the table's steps.
     """
     specs = load_catalogue()
     shipped = (*load_calibrated_training(), *load_calibrated_inference())
     profiles = [p for p in (shipped if calibrated is None else calibrated) if p.device in specs]
     own, excluded = list_workload_names((table,), profiles), {aliases().get(name, name) for name in without}
     spec = find_board_spec(table.device)
-    sources = select_prior_sources(table.workload, specs, profiles, unseen=table.sha256, without=excluded)
-    if spec is None or not layered:  # no data sheet to estimate layers with, or not requested
-        sources = PriorSources(sources.training_profiles)
+    if kind == "infer":
+        usable = tuple(p for p in profiles if not {p.workload, p.device} & (own | excluded))
+        sources, priors = PriorSources(usable), _build_inference_priors(table, spec, usable, specs)
+    else:
+        sources = select_prior_sources(table.workload, specs, profiles, unseen=table.sha256, without=excluded)
+        if spec is None or not layered:  # no data sheet to estimate layers with, or not requested
+            sources = PriorSources(sources.training_profiles)
+        priors = _build_priors(table, spec, sources, specs)
     kept = [r for r in references if not own & list_workload_names((r,), profiles) and r.sha256 != table.sha256]
     ordered = _order_references(kept, table)
     notes = [
@@ -78,7 +85,6 @@ def build_background(
     notes += _note_unknown_exclusions(profiles, without, excluded)
     if spec is None:
         notes.append(f"{table.device} is not in the catalogue (`fedge devices list`): priors are not scaled to it")
-    priors = _build_priors(table, spec, sources, specs)
     rated = spec is not None and sources.rate_profiles  # without the layers, the order of the priors says as much
     return TableBackground(
         PriorKnowledge(
@@ -137,6 +143,24 @@ def _build_priors(
         by_clocks = [(compute_clock_distance(specs[p.device].maxn, table.maxn), p) for p in sources.training_profiles]
         return tuple(profile for _, profile in sorted(by_clocks, key=lambda pair: pair[0]))
     return derive_priors(sources, device=spec, workload=table.workload, specs=specs, batch_size=table.batch_size)
+
+
+def _build_inference_priors(
+    table: ProfileTable, spec: DeviceSpec | None, usable: Sequence[CostProfile], specs: Mapping[str, DeviceSpec]
+) -> tuple[CostProfile, ...]:
+    """Return the priors of inference, scaled to the board or, if it is unknown, to that of the nearest top clocks."""
+    maxn = resolve_maxn(table, spec)
+    try:
+        return build_inference_priors(
+            spec or min(specs.values(), key=lambda alike: compute_clock_distance(alike.maxn, maxn)),
+            workload=table.workload,
+            batch_size=table.batch_size,
+            specs=specs,
+            calibrated=usable,
+            unseen=table.sha256,
+        )
+    except BadInput:  # nothing else is calibrated
+        return ()
 
 
 def compute_clock_distance(a: PowerMode, b: PowerMode) -> float:

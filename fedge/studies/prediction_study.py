@@ -26,6 +26,7 @@ from fedge.decisions.mode_objectives import find_fastest_within_power, find_larg
 from fedge.decisions.verified_choice import choose_verified_within_power
 from fedge.devices.tables.mode_table import list_table_notes, read_mode_table
 from fedge.errors import BadInput, UnknownName, describe_error
+from fedge.knowledge.evidence_files import read_table_kind
 from fedge.knowledge.table_background import TableBackground, build_background, find_board_spec, read_reference_table
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.predictors.explorers import EXPLORERS, find_method_explorer, load_explorer
@@ -570,7 +571,7 @@ def _read_target_table(path: Path, options: PredictionStudyOptions, most_modes: 
 def _build_target(
     table: ProfileTable, references: Sequence[ProfileTable], without: Sequence[str], budgets: tuple[float, ...] | None
 ) -> PredictionTarget:
-    background = build_background(table, references, without)
+    background = build_background(table, references, without, kind=read_table_kind(Path(table.path)))
     plausible = find_plausible_rows(table, background.knowledge.maxn)
     spec = find_board_spec(table.device)
     usual = default_budgets(table.power_w[plausible], spec.max_w.value if spec else None)

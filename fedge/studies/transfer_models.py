@@ -3,7 +3,8 @@
 Symbols: y measured, m predicted, s the predicted spread (log units). Error |m - y| / y and bias m / y - 1, both as
 means over the table's rows; the 90 % interval is m exp(-1.645 s) ... m exp(1.645 s), its upper end the one-sided 95 %
 bound.
-A decision is the mode of least predicted energy that is at most ``DEFAULT_MAX_SLOWDOWN`` times as slow as MAXN.
+A decision is the mode of least predicted energy that is at most ``DEFAULT_MAX_SLOWDOWN`` times as slow as MAXN, with
+the margin of the command that makes it.
 
 A case leaves out a workload, a board, a family of networks or a batch size: every calibrated profile, timed step and
 table that bears it. What is judged is a table of what was left out.
@@ -27,7 +28,7 @@ from fedge.analysis.roofline.board_constants import (
     fit_constants,
 )
 from fedge.analysis.roofline.microbenchmark import fit_per_mode
-from fedge.analysis.roofline.roofline_analysis import UNFITTED_MARGIN, find_networks
+from fedge.analysis.roofline.roofline_analysis import SLOWDOWN_MARGIN, find_networks
 from fedge.analysis.roofline.roofline_model import (
     DEFAULT_MAX_SLOWDOWN,
     ModeRooflines,
@@ -37,12 +38,14 @@ from fedge.analysis.roofline.roofline_model import (
     compute_batch_times,
     find_oracle_row,
 )
-from fedge.costs.cost_priors import build_inference_priors, cost_at_batch_size
+from fedge.costs.cost_priors import cost_at_batch_size
 from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
 from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
 from fedge.costs.layered_work import find_family, find_known_layers
 from fedge.costs.memory.step_need import BOUND_SDS, fit_memory_calibration
 from fedge.costs.memory.step_table import MeasuredSteps, StepTable, TargetName, gather_steps
+from fedge.decisions.limits import compute_margin_z
+from fedge.decisions.mode_objectives import compute_step_energy_j, find_least_energy_within_slowdown
 from fedge.devices.catalogue import aliases, find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
@@ -74,6 +77,10 @@ VARIANTS: Mapping[TransferPart, tuple[str, ...]] = {
     "online": tuple(f"deadlines x {ratio:g}" for ratio in ONLINE_RATIOS),
 }
 """What a model is judged on more than once per table, by name."""
+CHOICE_CONFIDENCE = 0.95
+"""Probability with which a choice by the predictor's spreads should keep its slowdown."""
+Choose = Callable[[Predictions, int], int]
+"""Choose a row of the predictions, given that of MAXN; rows of infinite power are not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +140,8 @@ def score_quantity(
     )
 
 
-def score_choice(
-    blank: TransferRow, table: ProfileTable, step_s: Floats, power_w: Floats, margin: float = 0.0
-) -> TransferRow | None:
-    """Return the row of a decision by predicted seconds and watts, (n,), with a margin on the slowdown (log units).
-
-    The n rows of the table are judged where they are plausible.
+def score_choice(blank: TransferRow, table: ProfileTable, found: Predictions, choose: Choose) -> TransferRow | None:
+    """Return the row of a decision by predictions of the table's n modes, which are judged where they are plausible.
 
     None without a plausible row of MAXN, the mode of the largest knobs, to which a slowdown refers.
     """
@@ -146,34 +149,46 @@ def score_choice(
     allowed = find_plausible_rows(table, table.maxn)
     if maxn is None or not allowed[maxn]:
         return None
-    predicted_j, energy_j = (
-        np.where(allowed, t * p, np.inf) for t, p in ((step_s, power_w), (table.step_s, table.power_w))
-    )
-    found = choose_within_slowdown(table.modes, time_s=step_s, joules=predicted_j, maxn_row=maxn, margin=margin).row
+    chosen = choose(replace(found, power_w=np.where(allowed, found.power_w, np.inf)), maxn)
+    energy_j = np.where(allowed, table.step_s * table.power_w, np.inf)
     best, slower = find_oracle_row(table.step_s, energy_j, maxn), table.step_s / table.step_s[maxn]
     return replace(
         blank,
         quantity="choice",
         rows=1,
-        slowdown=float(slower[found]),
-        saving=100.0 * float(1.0 - energy_j[found] / energy_j[maxn]),
+        slowdown=float(slower[chosen]),
+        saving=100.0 * float(1.0 - energy_j[chosen] / energy_j[maxn]),
         oracle_saving=100.0 * float(1.0 - energy_j[best] / energy_j[maxn]),
-        regret=100.0 * float(energy_j[found] / energy_j[best] - 1.0),
-        missed=100.0 * float(slower[found] > DEFAULT_MAX_SLOWDOWN),
+        regret=100.0 * float(energy_j[chosen] / energy_j[best] - 1.0),
+        missed=100.0 * float(slower[chosen] > DEFAULT_MAX_SLOWDOWN),
     )
+
+
+def choose_with_margin(margin: float) -> Choose:
+    """Return the choice of ``fedge roofline``, with a margin on the slowdown (log units)."""
+
+    def choose(found: Predictions, maxn: int) -> int:
+        joules = compute_step_energy_j(found)
+        return choose_within_slowdown(found.modes, found.step_s, joules, maxn_row=maxn, margin=margin).row
+
+    return choose
+
+
+def choose_with_confidence(found: Predictions, maxn: int) -> int:
+    """Choose as ``fedge predict choose --max-slowdown`` does, with ``CHOICE_CONFIDENCE``."""
+    z = compute_margin_z(CHOICE_CONFIDENCE)
+    return find_least_energy_within_slowdown(found, maxn, DEFAULT_MAX_SLOWDOWN, z).row
 
 
 def _percent(values: Floats | NDArray[np.bool_]) -> float:
     return 100.0 * float(values.mean())
 
 
-def score_modes(
-    blank: TransferRow, table: ProfileTable, found: Predictions, margin: float = 0.0
-) -> Iterator[TransferRow]:
-    """Yield the rows of time, power and the decision, with a margin, of predictions of all modes of a table."""
+def score_modes(blank: TransferRow, table: ProfileTable, found: Predictions, choose: Choose) -> Iterator[TransferRow]:
+    """Yield the rows of time, power and the decision of predictions of all modes of a table."""
     yield score_quantity(replace(blank, quantity="time"), found.step_s, table.step_s, found.step_s_sd_log)
     yield score_quantity(replace(blank, quantity="power"), found.power_w, table.power_w, found.power_w_sd_log)
-    choice = score_choice(blank, table, found.step_s, found.power_w, margin=margin)
+    choice = score_choice(blank, table, found, choose)
     if choice is not None:
         yield choice
 
@@ -196,30 +211,24 @@ def judge_predictor(judged: JudgedTable, left_out: LeftOut, counts: Sequence[int
             rows = profile_table(explorer, board, count)
             found = load_predictor(DEFAULT_PREDICTOR, own).fit(board.measure_rows(rows)).predict(table.modes)
             blank = replace(_start_row("predictor", judged, left_out), modes=count, seed=seed)
-            yield from score_modes(blank, table, found)
+            yield from score_modes(blank, table, found, choose_with_confidence)
 
 
 def _build_knowledge(judged: JudgedTable, left_out: LeftOut) -> PriorKnowledge:
-    """Return the priors that remain; those of training are what ``fedge predict eval`` starts from.
+    """Return the priors that remain; but for batch sizes they are what ``fedge predict eval`` starts from.
 
     Raises:
         BadInput: Nothing remains.
     """
     table, hidden = judged.table, list_hidden_names(judged, left_out)
-    if judged.kind == "train":
-        return build_background(table, without=sorted(hidden)).knowledge
-    spec, specs = find(judged.board), load_catalogue()
     if left_out == "batch":
+        spec = find(judged.board)
         profiles = [p for p in load_calibrated_inference() if (p.device, p.workload) == (spec.name, table.workload)]
         others = sorted((p for p in profiles if p.batch_size != table.batch_size), key=lambda p: p.batch_size)
         if not others:
             raise BadInput("batch size", f"{table.workload} on {spec.name}", "a workload with other batch sizes")
         return PriorKnowledge(table.maxn, (cost_at_batch_size(others, table.batch_size).coefficients,))
-    kept = _keep_profiles(hidden)
-    priors = build_inference_priors(
-        spec, table.workload, batch_size=table.batch_size, specs=specs, calibrated=kept, unseen=table.sha256
-    )
-    return PriorKnowledge(table.maxn, tuple(prior.coefficients for prior in priors))
+    return build_background(table, without=sorted(hidden), kind=judged.kind).knowledge
 
 
 def _keep_profiles(hidden: frozenset[str]) -> list[CostProfile]:
@@ -243,7 +252,7 @@ def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow
     step_s, power_w = (f(cost.coefficients, table.maxn, table.modes) for f in (compute_step_s, compute_power_w))
     sds = (np.full(len(step_s), sd) for sd in (cost.time_error_log, cost.power_error_log))
     found = Predictions(table.modes, step_s, power_w, *sds)
-    yield from score_modes(_start_row("layers", judged, left_out), table, found, UNFITTED_MARGIN)
+    yield from score_modes(_start_row("layers", judged, left_out), table, found, choose_with_margin(SLOWDOWN_MARGIN))
 
 
 # Rooflines ------------------------------------------------------------------------------------------------------------
@@ -271,7 +280,8 @@ def judge_rooflines(
     step_s = compute_batch_times(lines, batch).total_s
     power_w = batch_energy_j(lines, batch, step_s) / step_s
     found = Predictions(table.modes, step_s, power_w, *(np.full(len(step_s), sd) for sd in sds))
-    yield from score_modes(_start_row(method, judged, left_out), table, found)
+    choose = choose_with_margin(0.0 if method == "pagoda" else SLOWDOWN_MARGIN)
+    yield from score_modes(_start_row(method, judged, left_out), table, found, choose)
 
 
 @lru_cache(maxsize=16)  # the batch sizes of a network that is left out share a fit

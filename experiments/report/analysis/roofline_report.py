@@ -63,11 +63,11 @@ def describe_constants(analysis: RooflineAnalysis) -> str:
         near = " and ".join(f"{one.network} ({one.intensity:.3g})" for one in constants.networks)
         text += (
             f" This network, of {mine:.3g} FLOP per byte, was not among them; its rooflines are drawn as if it "
-            f"used the board like {near}. {analysis.caution}"
+            f"used the board like {near}."
         )
     if len(analysis.network.layers) == 1:
         text += " Its layers are unknown, so its time does not include launching them."
-    return text
+    return f"{text} {analysis.caution}"
 
 
 def _modes_table(analysis: RooflineAnalysis) -> Table:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedge.costs.cost_priors import build_inference_priors, estimate_inference_cost, find_workload_cost
+from fedge.costs.cost_priors import estimate_inference_cost, find_workload_cost
 from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
 from fedge.costs.layered_work import find_named_workload
 from fedge.costs.table_calibration import build_planning_modes, predict_table
@@ -19,14 +19,12 @@ from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kin
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import (
     build_background,
-    compute_clock_distance,
     find_board_spec,
     list_workload_names,
     name_prior_tables,
     resolve_maxn,
 )
 from fedge.pareto import find_nearest_row
-from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.registry import split_counts
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.strategies import SearchContext
@@ -351,7 +349,8 @@ def build_pair_knowledge(
         else build_background(train, (), sorted(list_workload_names(jobs, profiles)), profiles, layered=False)
     )
     inference = tuple(
-        _build_inference_knowledge(table, usable) for table in sorted(infer, key=lambda table: table.batch_size)
+        build_background(table, calibrated=usable, kind="infer").knowledge
+        for table in sorted(infer, key=lambda table: table.batch_size)
     )
     context = SearchContext(
         pair.modes,
@@ -369,20 +368,3 @@ def exclude_seen_profiles(tables: Sequence[ProfileTable], profiles: Sequence[Cos
     """Return the profiles that neither bear the name of a table's workload nor were fitted to one of the tables."""
     names = list_workload_names(tables, profiles)
     return tuple(profile for profile in profiles if profile.workload not in names)
-
-
-def _build_inference_knowledge(table: ProfileTable, usable: Sequence[CostProfile]) -> PriorKnowledge:
-    spec, specs = find_board_spec(table.device), load_catalogue()
-    maxn = resolve_maxn(table, spec)
-    try:
-        found = build_inference_priors(
-            spec or min(specs.values(), key=lambda alike: compute_clock_distance(alike.maxn, maxn)),
-            workload=table.workload,
-            batch_size=table.batch_size,
-            specs=specs,
-            calibrated=usable,
-            unseen=table.sha256,
-        )
-    except BadInput:  # nothing else is calibrated
-        found = ()
-    return PriorKnowledge(maxn, tuple(profile.coefficients for profile in found))

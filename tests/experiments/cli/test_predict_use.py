@@ -198,7 +198,7 @@ def test_json_tells_an_infeasible_choice_too(path, capsys):
 @pytest.mark.parametrize(
     ("aim", "words"),
     [
-        ({}, "got no objective; exactly one of --max-power-w, --max-step-s, --time-weight, --knee"),
+        ({}, "got no objective; exactly one of --max-power-w, --max-step-s, --max-slowdown, --time-weight, --knee"),
         ({"max_power_w": 20.0, "knee": True}, "got --max-power-w and --knee; exactly one"),
         ({"max_power_w": 0.0}, "--max-power-w: got 0; watts, above 0"),
         ({"max_power_w": -5.0}, "--max-power-w: got -5"),
@@ -208,6 +208,8 @@ def test_json_tells_an_infeasible_choice_too(path, capsys):
         ({"max_power_w": 0.02}, "--max-power-w: got 0.02 W; .* all modes draw at least"),
         ({"max_step_s": 200.0}, "--max-step-s: got 200 s; .* were these milliseconds"),
         ({"max_step_s": 1e-6}, "--max-step-s: got 1e-06 s"),
+        ({"max_slowdown": 0.95}, "--max-slowdown: got 0.95; 1 or more, as 1.05"),
+        ({"max_slowdown": math.inf}, "--max-slowdown: got inf; 1 or more"),
         ({"time_weight": 1.5}, "--time-weight: got 1.5; a number from 0"),
         ({"time_weight": math.nan}, "--time-weight: got nan"),
         ({"max_power_w": 20.0, "confidence": 84.0}, "--confidence: got 84; a share between 0 and 1, such as 0.84"),
@@ -221,6 +223,15 @@ def test_an_aim_that_cannot_be_meant_is_refused(path, capsys, aim, words):
     assert capsys.readouterr().out == ""
 
 
+def test_a_slowdown_is_a_multiple_of_the_top_modes_time(path, capsys):
+    found = chosen(path, capsys, max_slowdown=1.3, confidence=0.5)
+
+    assert found["aim"] == "max_slowdown"
+    assert found["feasible"]
+    assert found["chosen"]["step_s"]["value"] <= 1.3 * found["maxn"]["step_s"]["value"]
+    assert found["chosen"]["energy_j"]["value"] < found["maxn"]["energy_j"]["value"]
+
+
 @given(st.floats(1e-9, 1e9))
 def test_a_power_limit_is_refused_just_where_it_is_far_off(path, limit_w):
     predictions = _read(path).predictions
@@ -231,7 +242,7 @@ def test_a_power_limit_is_refused_just_where_it_is_far_off(path, limit_w):
 
     refused = False
     try:
-        choose_for_aim(predictions, ChoiceAim("--max-power-w", limit_w, 0.84))
+        choose_for_aim(predictions, ChoiceAim("--max-power-w", limit_w, 0.84), 0)
     except BadInput:
         refused = True
 

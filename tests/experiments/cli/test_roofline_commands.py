@@ -15,7 +15,7 @@ from experiments.cli.network_commands import bench, network, roofline
 from experiments.report.analysis.roofline_report import describe_constants
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.roofline_analysis import (
-    UNFITTED_MARGIN,
+    SLOWDOWN_MARGIN,
     RooflineOptions,
     _refuse_choice,
     analyse_roofline,
@@ -58,34 +58,43 @@ def test_a_mode_may_be_a_presets_name():
 
 
 def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too():
-    assert "was not among them" not in describe_constants(analyse_roofline(RooflineOptions(RESNET, "orin-nano")))
+    fitted = describe_constants(analyse_roofline(RooflineOptions(RESNET, "orin-nano")))
+    assert "was not among them" not in fitted
+    assert "No mode is chosen but MAXN, because no inference was measured on orin-nano" in fitted
     told = describe_constants(analyse_roofline(RooflineOptions("vit-b16-cifar10", "orin-nano")))
     assert "was not among them" in told
     assert "No mode is chosen but MAXN, because no inference was measured on orin-nano" in told
-    assert "Measure 3 modes first: fedge profile" in told
+    assert "Measure MAXN and two lower modes first" in told
 
 
 def test_a_network_that_was_not_fitted_is_priced_by_its_layers_and_chosen_for_with_a_margin():
     found = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16))
 
     assert "15 stayed within 5 % with the network's family left out, and 14 with the workload left out" in found.caution
-    assert "on which this margin was chosen" in found.caution
+    assert "on which the margin was chosen" in found.caution
     other = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16, max_slowdown=1.2))
     assert "15 stayed" not in other.caution
-    assert "with a margin of 3 % on the slowdown: how often" in other.caution
-    assert found.choice.slowdown <= 1.05 * math.exp(-UNFITTED_MARGIN)
+    assert "a margin of 3 % on the slowdown: how often" in other.caution
+    assert found.choice.slowdown <= 1.05 * math.exp(-SLOWDOWN_MARGIN)
     assert found.choice.row != found.choice.maxn_row
-    assert analyse_roofline(RooflineOptions(RESNET, "agx-orin")).caution == ""
+
+
+def test_a_fitted_network_is_chosen_for_with_the_same_margin():
+    found = analyse_roofline(RooflineOptions(RESNET, "agx-orin"))
+
+    assert found.choice.slowdown <= 1.05 * math.exp(-SLOWDOWN_MARGIN)
+    assert "of 9 measured tables whose batch size was left out, 9 stayed within 5 %" in describe_constants(found)
 
 
 def test_a_recurrent_network_is_refused_because_none_was_measured():
     layers = [LayerCost("lstm", "lstm", flop=1e9, read_bytes=1e6, written_bytes=1e6, weight_bytes=1e6)]
     network = NetworkCost("language-model", (35, 200), tuple(layers), "made up")
 
-    refusal = _refuse_choice(build_basis(find("agx-orin"), None), network)
+    refusal = _refuse_choice(build_basis(find("agx-orin"), None), network, RooflineOptions("nets:lm", "agx-orin"))
 
     assert "none of the measured networks is recurrent" in refusal
-    assert "fedge profile --workload language-model --kind infer --modes 3" in refusal
+    assert "fedge predict fit TABLE --board agx-orin --kind infer --out MODEL" in refusal
+    assert "fedge predict choose MODEL --max-slowdown 1.05 --confidence 0.95" in refusal
 
 
 def write_tables(folder: Path) -> Path:

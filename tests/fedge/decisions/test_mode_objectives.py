@@ -18,6 +18,7 @@ from fedge.decisions.mode_objectives import (
     find_knee,
     find_largest_power_within,
     find_least_energy_within_deadline,
+    find_least_energy_within_slowdown,
 )
 from fedge.errors import BadInput, FedgeError
 from fedge.types import Modes, Predictions
@@ -95,6 +96,19 @@ def test_least_energy_within_a_deadline_is_what_brute_force_finds(predictions, l
     allowed = [(e, t, i) for e, t, i in careful if t <= limit_s * (1 + 1e-9)]
     assert choice.feasible == bool(allowed)
     assert choice.row == (min(allowed)[2] if allowed else min((t, e, i) for e, t, i in careful)[2])
+
+
+@given(tables(), st.sampled_from([1.0, 1.3, 2.0]), st.sampled_from([0.0, 0.5, 2.0]))
+def test_least_energy_within_a_slowdown_is_what_brute_force_finds(predictions, most, z):
+    top = finite(predictions)[0]
+
+    choice = find_least_energy_within_slowdown(predictions, top[3], most, z)
+
+    careful = [(e, t * math.exp(z * predictions.step_s_sd_log[i]), i) for t, _, e, i in finite(predictions)]
+    careful[0] = (top[2], top[0], top[3])
+    assert choice.feasible
+    assert choice.row == min((e, t, i) for e, t, i in careful if t <= most * top[0] * (1 + 1e-9))[2]
+    assert ("MAXN stays. Measure more modes" in choice.why) == (choice.row == top[3])
 
 
 @given(tables(), st.sampled_from([7.0, 8.0, 13.0, 20.0, 40.0]))

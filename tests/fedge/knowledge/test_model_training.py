@@ -5,14 +5,22 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, grid, made_up_table
+from contracts.boards import MAXN, another_workload, grid, made_up_table, write_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.errors import BadInput
 from fedge.knowledge import model_training
 from fedge.knowledge.model_file import predict_candidates
-from fedge.knowledge.model_training import MAX_ROWS, MODES_PER_BATCH, FitRequest, list_notes, train_model
+from fedge.knowledge.model_training import (
+    MAX_ROWS,
+    MODES_PER_BATCH,
+    FitRequest,
+    ModelFitOptions,
+    fit_model,
+    list_notes,
+    train_model,
+)
 from fedge.knowledge.profiling_source import ProfilingSource, source_from_board, source_from_table
 from fedge.knowledge.table_background import TableBackground
 from fedge.physics.prior_knowledge import PriorKnowledge
@@ -204,3 +212,21 @@ def test_the_seed_fixes_everything():
     assert first.measurements == second.measurements
     assert first.about == second.about
     assert first.knowledge.seed == second.knowledge.seed == 4
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind", "prior"), [("infer", None, True), ("train", None, False), ("train", "infer", True)]
+)
+def test_a_table_of_inference_starts_from_inference(tmp_path, folder, kind, prior):
+    path = tmp_path / "tx2" / folder / "mine.csv"
+    path.parent.mkdir(parents=True)
+    write_table(path, rows=slice(None, None, 100))
+
+    fitted = fit_model(ModelFitOptions(path, kind=kind))
+
+    assert any(" infer b" in table for table in fitted.model.about.prior_tables) == prior
+
+
+def test_a_kind_is_that_of_a_table():
+    with pytest.raises(BadInput, match="--kind: got infer without a table"):
+        fit_model(ModelFitOptions(board="tx2", workload="vit-b16-cifar10", kind="infer"))

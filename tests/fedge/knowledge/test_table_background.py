@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedge.costs.cost_priors import CARRIED_POWER_ERRORS
+from fedge.costs.cost_priors import CARRIED_POWER_ERRORS, build_inference_priors
 from fedge.costs.cost_profile import CostProfile, load_calibrated_training
-from fedge.devices.catalogue import load_catalogue
+from fedge.devices.catalogue import find, load_catalogue
 from fedge.knowledge.table_background import build_background, find_board_spec, resolve_maxn
 from fedge.types import Modes, ProfileTable
 
@@ -47,6 +47,22 @@ def test_prior_tables_are_told_by_board_workload_and_checksum(table):
 
     expected = {f"{profile.device}/{profile.workload} {sha_of(profile)[:12]}" for profile in SHIPPED}
     assert set(background.prior_tables) == expected
+
+
+def test_the_priors_of_an_inference_table_are_first_those_of_inference(table):
+    one = named(table, "agx-orin", "resnet50-imagenet", path="agx-orin/infer/resnet50-imagenet.csv")
+
+    background = build_background(one, kind="infer")
+
+    expected = build_inference_priors(
+        find("agx-orin"), "resnet50-imagenet", batch_size=one.batch_size, specs=load_catalogue(), unseen=one.sha256
+    )
+    assert [prior.time.tolist() for prior in background.knowledge.priors] == [
+        prior.coefficients.time.tolist() for prior in expected
+    ]
+    assert background.prior_tables[0].startswith("agx-orin-64gb/mobilenetv3l-gld23k")
+    assert any(" infer b16 " in seen for seen in background.prior_tables)
+    assert not [seen for seen in background.prior_tables if "/resnet50-imagenet " in seen]
 
 
 @pytest.mark.parametrize(("name", "left_out"), [("agx-orin", "agx-orin-64gb"), ("tx2", "tx2"), ("jetson-tx2", "tx2")])

@@ -1,5 +1,6 @@
 """A rotation leaves out what it says, judges every model on it alone, and says why a model refuses."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from fedge.errors import BadInput, FedgeError
 from fedge.studies.transfer_models import (
     JudgedTable,
     TransferRow,
+    choose_with_confidence,
+    choose_with_margin,
     list_hidden_names,
     list_remaining,
     read_judged_tables,
@@ -20,6 +23,7 @@ from fedge.studies.transfer_models import (
     score_quantity,
 )
 from fedge.studies.transfer_study import TransferOptions, build_transfer_study, summarize_transfer
+from fedge.types import Predictions, ProfileTable
 
 BLANK = TransferRow("layers", "workload", "table", "time")
 
@@ -91,10 +95,14 @@ def test_errors_bias_and_coverage_are_those_of_a_count_by_hand():
     assert (row.covered, row.bounded) == (75.0, 100.0)
 
 
+def known(table: ProfileTable) -> Predictions:
+    return Predictions(table.modes, table.step_s, table.power_w, np.zeros(len(table.modes)), np.zeros(len(table.modes)))
+
+
 def test_true_predictions_choose_what_the_oracle_chooses():
     table = made_up_table()
 
-    row = score_choice(BLANK, table, table.step_s, table.power_w)
+    row = score_choice(BLANK, table, known(table), choose_with_margin(0.0))
 
     assert row.slowdown is not None
     assert row.slowdown <= 1.05
@@ -108,7 +116,16 @@ def test_a_table_without_maxn_has_no_slowdown():
     kept = ~(whole.modes.knobs == whole.modes.knobs.max(axis=0)).all(axis=1)
     table = made_up_table(modes=type(whole.modes)(whole.modes.knobs[kept]))
 
-    assert score_choice(BLANK, table, table.step_s, table.power_w) is None
+    assert score_choice(BLANK, table, known(table), choose_with_margin(0.0)) is None
+
+
+def test_a_choice_by_spreads_stays_at_maxn_where_nothing_is_known_beyond_it():
+    table = made_up_table()
+    unsure = np.where((table.modes.knobs == table.modes.knobs.max(axis=0)).all(axis=1), 0.01, 0.5)
+
+    row = score_choice(BLANK, table, replace(known(table), step_s_sd_log=unsure), choose_with_confidence)
+
+    assert (row.slowdown, row.saving, row.missed) == (1.0, 0.0, 0.0)
 
 
 def test_a_summary_weighs_tables_equally_and_counts_refusals():
