@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -189,7 +189,8 @@ def arena(
 
     outputs = Outputs(as_json, out)
     outputs.check("{")
-    _check_block(docs, "arena")
+    block = f"arena {folder.name}"
+    _check_block(docs, block)
     result = judge_variants(
         read_courses(folder),
         target=accuracy,
@@ -202,7 +203,8 @@ def arena(
     if docs is not None:
         limits = {"--max-s": within_s, "--max-j": within_j, "--disturbed": disturbed}
         given = "".join(f" {option} {value}" for option, value in limits.items() if value is not None)
-        _document(docs, shown[0], f"arena {folder} --target-accuracy {result.target:g}{given}")
+        table = replace(shown[0], key=block)
+        _document(docs, table, f"arena {folder} --target-accuracy {result.target:g}{given}")
 
 
 def _check_block(page: Path | None, key: str) -> None:

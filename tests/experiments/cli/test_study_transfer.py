@@ -68,11 +68,12 @@ def test_a_page_without_the_block_is_left_alone(tmp_path):
     assert table.markdown == "|model|error|\n|---|---:|\n|a&#124;b|1.2|"
 
 
-def test_the_table_of_the_arena_is_written_into_its_block(fedge, tmp_path, monkeypatch):
+def test_the_table_of_an_arena_is_written_into_the_block_of_its_folder(fedge, tmp_path, monkeypatch):
     course = Course((0.5, 0.9, 0.9), (5.0, 10.0, 15.0), (1.0, 2.0, 3.0))
     monkeypatch.setattr("experiments.sweeps.arena.read_courses", lambda folder: {"joint": {1: course}})
     page = tmp_path / "page.md"
-    page.write_text(f"<!-- figures: arena -->\nold\n{BLOCK_END}\n", encoding="utf-8")
+    blocks = [f"<!-- figures: arena {name} -->\nold {name}\n{BLOCK_END}\n" for name in ("other", "swept")]
+    page.write_text("".join(blocks), encoding="utf-8")
 
     outcome = fedge("study", "arena", tmp_path / "swept", "--target-accuracy", "0.8", "--docs", page)
 
@@ -80,4 +81,5 @@ def test_the_table_of_the_arena_is_written_into_its_block(fedge, tmp_path, monke
     text = page.read_text(encoding="utf-8")
     assert f"`fedge study arena {tmp_path / 'swept'} --target-accuracy 0.8`, 20" in text
     assert "|joint|1|" in text
-    assert "old" not in text
+    assert text.startswith(blocks[0])
+    assert "old swept" not in text

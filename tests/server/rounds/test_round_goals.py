@@ -13,7 +13,7 @@ from contracts.store_rows import client_row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.decisions.planning.progress_model import NO_ROUNDS, PRIOR, SHAPES
+from fedge.decisions.planning.progress_model import NO_ROUNDS, SHAPES
 from fedge.experiment import CompressionSpec, Experiment, FleetEntry, LateReplySpec, PolicySpec
 from fedge.flower.update_codec import PREFIX, encode_answer
 from fedge.telemetry.settlement import RoundSettlement
@@ -113,7 +113,7 @@ def test_the_slow_board_is_asked_for_its_narrow_network_and_the_fit_counts_it_as
     assert {width for width, _ in asked} == {0.5, 1.0}
     assert {question.ask.goal.width for question in plain.asked if question.ask.goal} == {1.0}
     made = [dict(zip(SHAPES, fit.products, strict=True)) for fit in fits]
-    kept, lost = (dataclasses.replace(PRIOR, narrow_loss=loss) for loss in (0.2, 3.0))
+    kept, lost = (dataclasses.replace(SHAPES[0], narrow_loss=loss) for loss in (0.2, 3.0))
     assert made[0][kept] > made[0][lost]
     assert made[1][kept] == made[1][lost]
 
@@ -126,7 +126,7 @@ def test_a_client_that_could_not_be_narrow_counts_as_it_trained():
         row = client_row(1, "a", width=width)
         settled = RoundSettlement(0.0, 1.0, accepted=("a",), clients=(row,), events=(), maxn_round_s=None)
         fit = update_progress(update_progress(NO_ROUNDS, plan, settled, fleet, 2.0), plan, settled, fleet, 1.0)
-        made[width] = dict(zip(SHAPES, fit.squares, strict=True))[PRIOR]
+        made[width] = dict(zip(SHAPES, fit.squares, strict=True))[SHAPES[0]]
     assert made[None] == made[0.5] < made[1.0] == pytest.approx(1.0)
 
 

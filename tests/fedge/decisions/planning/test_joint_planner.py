@@ -22,11 +22,12 @@ from fedge.decisions.planning.joint_planner import (
     list_options,
     plan_joint,
 )
-from fedge.decisions.planning.progress_model import PRIOR, step_worth, width_worth
+from fedge.decisions.planning.progress_model import NO_ROUNDS, find_shape, step_worth, width_worth
 from fedge.devices.board_kinds import NetworkLink
 from fedge.types import Compression, Front, FrontPoint, LinkUse, NarrowOffer, RoundGoal
 
 GOAL = RoundGoal("joint", 0)
+START = find_shape(NO_ROUNDS)
 ENCODINGS = (UpdateEncoding(), UpdateEncoding(Compression("int8"), 0.25), UpdateEncoding(Compression("topk"), 0.1))
 
 
@@ -104,8 +105,8 @@ def test_a_narrow_network_is_priced_by_its_own_steps_and_bytes():
         assert problem.fixed_j[1, k] == pytest.approx(truth.radio_j)
         assert problem.scale[1, k] == pytest.approx(work * (0.2 + 0.8 * option.share))
         sent = 0.75 if option.encoding.compression.kind == "topk" else 1.0
-        worth = 0.5 * sent * step_worth(option.share, PRIOR)
-        assert problem.value[1, k] == pytest.approx(worth * width_worth(option.width, PRIOR))
+        worth = 0.5 * sent * step_worth(option.share, START)
+        assert problem.value[1, k] == pytest.approx(worth * width_worth(option.width, START))
         assert problem.value[0, k] == pytest.approx(worth if option.width == 1.0 else 0.0)
 
 
@@ -119,7 +120,7 @@ def list_parts(
         narrow = next((offer for offer in offers if offer.width == option.width), None)
         if narrow is None:
             continue
-        worth = weight * step_worth(option.share, PRIOR) * width_worth(narrow.width, PRIOR)
+        worth = weight * step_worth(option.share, START) * width_worth(narrow.width, START)
         for point in (*front.points, front.maxn):
             part = narrow.work * option.share
             above_j = part * (point.work_j - front.idle_w * point.work_s)
@@ -152,7 +153,7 @@ def test_with_narrow_networks_a_small_fleets_plan_is_within_half_a_percent_of_ev
             cost = 0.5 * end_s / maxn_s + 0.5 * (idle_w * end_s + sum(joules)) / max(maxn_j, 1e-12)
             least = min(least, cost / sum(values))
     value = sum(
-        step_worth(goal.share, PRIOR) * width_worth(goal.width, PRIOR) / len(named) for goal in plan.goals.values()
+        step_worth(goal.share, START) * width_worth(goal.width, START) / len(named) for goal in plan.goals.values()
     )
     found = (0.5 * plan.round_s / maxn_s + 0.5 * plan.energy_j / max(maxn_j, 1e-12)) / value
     assert least <= found * (1.0 + 1e-6)
