@@ -158,16 +158,19 @@ class GpuPowerLimits:
         return None
 
     def _acquire(self, name: str) -> None:
+        saved = {"boot": _read_boot_id(), "limits_mw": dict(zip(self._ids, self._found, strict=True))}
+        text, lock = json.dumps(saved).encode("ascii"), None
         try:
             lock = self._take_lock()
+            if lock is None:
+                raise PowerdError("held", self._lock_refusal)
+            os.pwrite(lock, text, 0)  # before anything is cut off: a killed program's limits may be in it
+            os.ftruncate(lock, len(text))
+            os.fsync(lock)
         except OSError as error:
+            if lock is not None:
+                os.close(lock)
             raise PowerdError("failed", f"{self._path} cannot be written ({error.strerror})") from error
-        if lock is None:
-            raise PowerdError("held", self._lock_refusal)
-        saved = {"boot": _read_boot_id(), "limits_mw": dict(zip(self._ids, self._found, strict=True))}
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps(saved).encode("ascii"), 0)
-        os.fsync(lock)
         self._lock = lock
         logger.info("%s holds %s", name, " and ".join(self.names))
 

@@ -178,9 +178,11 @@ class WorkerClient:
         return arrays["scores"], [float(one) for one in reply["latency_s"]]
 
     def close(self) -> None:
-        """Close the connection; a job that runs on it is cancelled."""
+        """Close the connection; a job that runs on it is cancelled, also one that another thread waits for."""
         connection, self._connection = self._connection, None
         if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # closing alone would not wake that thread
             connection.close()
 
     def __enter__(self) -> "WorkerClient":  # noqa: PYI034  typing.Self came with 3.11

@@ -1,5 +1,6 @@
 """The power limit of GPUs as a knob: against a stand-in for ``pynvml`` with its documented functions, on no card."""
 
+import errno
 import fcntl
 import json
 import os
@@ -201,6 +202,22 @@ def test_a_limit_that_is_read_back_is_the_nearest_levels(tmp_path):
 
 def test_a_power_limit_is_no_measured_power(here):
     assert here.board.spec.max_w.label == "estimated"
+
+
+def test_a_full_disk_is_a_board_error_and_leaves_the_cards_free(here, nvml, monkeypatch, tmp_path):
+    def write(*_given: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    mode = here.board.spec.presets["250W"]
+    leave_limits(tmp_path)
+    left = (tmp_path / SAVED_LIMITS).read_text()
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", write)
+        with pytest.raises(ModeNotSet, match="No space left on device"), here.board.use_mode(mode):
+            pass
+    assert (tmp_path / SAVED_LIMITS).read_text() == left
+    with here.board.use_mode(mode):
+        assert read_limits(nvml) == [150_000, 100_000]
 
 
 def test_a_process_that_was_forked_meanwhile_does_not_hold_the_cards(nvml, tmp_path):

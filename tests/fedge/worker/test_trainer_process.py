@@ -161,6 +161,14 @@ def test_a_client_that_vanishes_cancels_its_training(loaded, worker):
     assert kind_of(loaded.train, steps=1) == "bad-request"  # nobody's training is given up
 
 
+def test_a_client_that_is_closed_cancels_the_training_that_another_thread_waits_for(loaded, worker):
+    job = training(loaded)
+    loaded.close()
+    with WorkerClient(worker.path, LIMIT_S) as other:
+        until(lambda: other.status()["state"] == "idle")
+    assert isinstance(job.outcome(), WorkerError)
+
+
 def test_a_client_that_only_closes_its_sending_half_gets_its_answer(loaded, worker):
     with worker.raw() as connection:
         frames.write(connection, {"v": 1, "verb": "train", "begin": begin(5), "steps": 5})
