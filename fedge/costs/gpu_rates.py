@@ -3,14 +3,16 @@
 A minibatch's GPU time at the top clocks is a sum over the resources that bound its layers, times factors of the board,
 the network and training:
 
-    t = board * network * [training] * sum_j work_j / (rate of the data sheet_j * efficiency_j) [* mixed_j]
+    t = generation * board * network * [training] * sum_j work_j / (rate of the data sheet_j * efficiency_j) [* mixed_j]
 
-The logarithms of the efficiencies and of the three factors are fitted by least squares with Gaussian priors, so that a
-few observations change them only slightly. A network or board without observations has the factor 1.
+The logarithms of the efficiencies and of the factors are fitted by least squares with Gaussian priors, so that a few
+observations change them only slightly. A network, board or generation of GPUs without observations has the factor 1.
+Boards whose GPUs are of one generation share its factor, since they share libraries and the way kernels are run.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,15 +40,24 @@ EFFICIENCIES: dict[str, tuple[float, float]] = {
     "moved_in_training": (1.0, 0.3),
     "launched": (20e-6, 0.5),
     "training": (1.0, 0.2),
+    "tensor_cores": (1.5, 0.35),
 }
 """Prior mean and spread (log units) of each efficiency; ``fedge study transfer`` shows the resulting errors.
 
 The first four are shares of the data sheet's peak. Then follow: memory passes over activations in training, relative to
-three times those of inference; seconds per operator launch at 1.3 GHz; and the time of a training step relative to
-three forward passes. Wider spreads follow the measurements more closely but transfer worse to unknown networks."""
+three times those of inference; seconds per operator launch at 1.3 GHz; the time of a training step relative to
+three forward passes; and how much faster convolutions in single precision are on ``TF32_GENERATIONS``. Wider spreads
+follow the measurements more closely but transfer worse to unknown networks."""
+TF32_GENERATIONS = ("Ampere",)
+"""Generations on whose tensor cores cuDNN convolves in single precision (TF32) by default.
+
+Their peak is four times that of the other cores, of which Winograd's algorithm on those leaves 1.8 for 3 x 3 kernels
+(2.25 times fewer products). The prior lies between that and no gain, not at the best value on tables: of eight
+combinations of it (1.5 or 2) and a factor per generation, all predict better than neither does in the rotation's mean.
+"""
 FACTOR_SD = 0.25
-"""Prior spread of the factors of boards and networks, log units. Default; larger values explain more of a misfit by the
-individual board or network, and less by the shared efficiencies."""
+"""Prior spread of the factors of boards, generations and networks, log units. Default; larger values explain more of a
+misfit by the individual board or network, and less by the shared efficiencies."""
 MISFIT_SD = 0.1
 """Spread of one observation about its board and network, log units. Default; smaller values fit the tables more
 closely."""
@@ -75,20 +86,20 @@ class RateObservation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuRates:
-    """Fitted efficiencies and factors, with the boards' and networks' names in the order of their factors.
+    """Fitted efficiencies and factors, with the names of what has a factor, in their order.
 
     Attributes:
-        logs: Natural logarithms of the efficiencies, then of the boards' and the networks' factors.
+        logs: Natural logarithms of the efficiencies, then of the factors.
+        factors: Boards, generations of GPUs and networks.
     """
 
     logs: Floats
-    boards: tuple[str, ...]
-    networks: tuple[str, ...]
+    factors: tuple[str, ...]
 
     def predict_s(self, wanted: RateObservation, spec: DeviceSpec) -> float:
         """Return the GPU time of a minibatch at the top clocks, in seconds; ``wanted.seconds`` is ignored."""
         sizes, exponents = _build_terms(wanted, spec, len(self.logs))
-        factors = _build_factors(wanted, self.boards, self.networks)
+        factors = _build_factors(wanted, spec, self.factors)
         total = np.exp(exponents @ self.logs) @ sizes
         return float(total * np.exp(factors @ self.logs))
 
@@ -98,18 +109,16 @@ def fit_rates(observations: Sequence[RateObservation], specs: Mapping[str, Devic
 
     ``specs`` must contain every observed board.
     """
-    boards = tuple(sorted({one.device for one in observations}))
-    networks = tuple(sorted({one.network for one in observations}))
-    own = len(boards) + len(networks)
-    prior = np.concatenate([np.log([value for value, _ in EFFICIENCIES.values()]), np.zeros(own)])
-    spread = np.concatenate([[sd for _, sd in EFFICIENCIES.values()], np.full(own, FACTOR_SD)])
-    rates = GpuRates(prior, boards, networks)
+    factors = tuple(sorted({name for one in observations for name in _list_factors(one, specs[one.device])}))
+    prior = np.concatenate([np.log([value for value, _ in EFFICIENCIES.values()]), np.zeros(len(factors))])
+    spread = np.concatenate([[sd for _, sd in EFFICIENCIES.values()], np.full(len(factors), FACTOR_SD)])
+    rates = GpuRates(prior, factors)
     for _ in range(_STEPS):
         misfit, slope = _linearize(rates, observations, specs)
         left = np.concatenate([misfit / MISFIT_SD, (prior - rates.logs) / spread])
         by = np.vstack([slope / MISFIT_SD, np.diag(1.0 / spread)])
         step = np.linalg.lstsq(by, left, rcond=None)[0]
-        rates = GpuRates(rates.logs + step, boards, networks)
+        rates = GpuRates(rates.logs + step, factors)
         if np.abs(step).max() < _SMALL:
             break
     return rates
@@ -122,7 +131,7 @@ def _linearize(
     misfit, slopes = np.zeros(len(observations)), np.zeros((len(observations), len(rates.logs)))
     for row, one in enumerate(observations):
         sizes, exponents = _build_terms(one, specs[one.device], len(rates.logs))
-        factors = _build_factors(one, rates.boards, rates.networks)
+        factors = _build_factors(one, specs[one.device], rates.factors)
         summands = sizes * np.exp(exponents @ rates.logs)
         total = summands.sum()
         misfit[row] = np.log(one.seconds) - np.log(total) - factors @ rates.logs
@@ -145,8 +154,9 @@ def _build_terms(one: RateObservation, spec: DeviceSpec, width: int) -> tuple[Fl
     moves = 0.0 if one.slope else (PASSES["train"] + OPTIMISER_PASSES if one.training else 1.0)
     moved = passes * batch * has.moved_bytes / bytes_
     once = 0.0 if one.slope else passes * has.operators * _LAUNCH_CLOCK_MHZ / max(spec.gpu_mhz)
-    summands = [
-        (passes * batch * has.dense_flop / flops, {"dense": -1.0}),
+    tensor_cores = {"tensor_cores": -1.0} if find_gpu_generation(spec) in TF32_GENERATIONS and not one.mixed else {}
+    summands: list[tuple[float, dict[str, float]]] = [
+        (passes * batch * has.dense_flop / flops, {"dense": -1.0, **tensor_cores}),
         (passes * batch * has.pointwise_flop / flops, {"pointwise": -1.0}),
         (0.0 if one.training else moved, {"moved": -1.0}),
         (moved if one.training else 0.0, {"moved": -1.0, "moved_in_training": 1.0}),
@@ -161,12 +171,23 @@ def _build_terms(one: RateObservation, spec: DeviceSpec, width: int) -> tuple[Fl
     return np.array([size for size, _ in summands]), exponents
 
 
-def _build_factors(one: RateObservation, boards: tuple[str, ...], networks: tuple[str, ...]) -> Floats:
-    """Return which factors apply to a minibatch (training, board, network) as zeros and ones, shape (n,)."""
-    factors = np.zeros(len(EFFICIENCIES) + len(boards) + len(networks))
+def find_gpu_generation(spec: DeviceSpec) -> str:
+    """Return the generation of a board's GPU by its data sheet, such as ``Ampere``; empty if it is not known."""
+    named = (re.search(r"CUDA cores \((\w+)\)", one) for one in spec.accelerators)
+    return next((found[1] for found in named if found), "")
+
+
+def _list_factors(one: RateObservation, spec: DeviceSpec) -> tuple[str, ...]:
+    """Return the names of what has a factor on a minibatch's time: its board, its network, its GPU's generation."""
+    generation = find_gpu_generation(spec)
+    own = f"board {one.device}", f"network {one.network}"
+    return (*own, f"generation {generation}") if generation else own
+
+
+def _build_factors(one: RateObservation, spec: DeviceSpec, names: tuple[str, ...]) -> Floats:
+    """Return which factors apply to a minibatch (training, and those of ``names``) as zeros and ones, shape (n,)."""
+    factors = np.zeros(len(EFFICIENCIES) + len(names))
     factors[_TERM_INDEX["training"]] = 1.0 if one.training else 0.0
-    if one.device in boards:
-        factors[len(EFFICIENCIES) + boards.index(one.device)] = 1.0
-    if one.network in networks:
-        factors[len(EFFICIENCIES) + len(boards) + networks.index(one.network)] = 1.0
+    own = _list_factors(one, spec)
+    factors[len(EFFICIENCIES) :] = [name in own for name in names]
     return factors

@@ -49,8 +49,8 @@ SMALLEST_OBSERVED_BATCH = 16
 """Smallest inference batch used to fit GPU rates: smaller ones wait for launches and do not show the GPU's speed.
 Default; a lower limit adds observations but biases the rates."""
 OWN_BOARD_ERRORS: dict[WorkloadKind, tuple[float, float]] = {"train": (0.12, 0.09), "infer": (0.13, 0.17)}
-NEW_FAMILY_TIME_ERROR = 0.23
-OTHER_BOARD_ERRORS = (0.32, 0.47)
+NEW_FAMILY_TIME_ERROR = 0.18
+OTHER_BOARD_ERRORS = (0.25, 0.48)
 """Mean relative errors of time and power over all modes in ``fedge study transfer --part layers``: on a board with
 other tables and with tables of a related network, the time without the latter, and on a board without a table. As
 spreads they give 90 % intervals that hold 89 % of the times there and 90 % of the powers."""

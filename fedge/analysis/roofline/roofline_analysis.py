@@ -197,11 +197,11 @@ def label_for_network(constants: BoardConstants, intensity: float) -> BoardConst
 ROOFLINE_FORMAT = "fedge-roofline"
 SLOWDOWN_MARGIN = 0.03
 """Margin on the predicted slowdown, log units. In ``fedge study transfer --part layers``, with a network's family left
-out, the choice then stays within 5 % in 15 of 16 tables and saves 45 % of the oracle's energy; without a margin it
-stays within in 8 and saves 85 %. With the workload alone left out it stays within in 14. Chosen among 0, 1, 2, 3, 4 and
-4.5 % on these tables. For a fitted network at another batch size (``--part roofline``) it then stays within in 9 of 9
-and saves 33 %, without a margin in 6 and 81 %. Margins that grow with the distance from MAXN did no better. On boards
-without a table it is not enough: 2 of 7 tables exceed 5 %, by up to 26 %."""
+out, the choice then stays within 5 % in 15 of 16 tables and saves 39 % of the oracle's energy; without a margin it
+stays within in 10 and saves 78 %. With the workload alone left out it stays within in 14. Chosen among 0, 1, 2, 3, 4
+and 4.5 % on these tables. For a fitted network at another batch size (``--part roofline``) it then stays within in 9 of
+9 and saves 33 %, without a margin in 6 and 81 %. Margins that grow with the distance from MAXN did no better. On boards
+without a table it is not enough: one of 7 tables exceeds 5 %, by 26 %."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import find_cost_profile
-from fedge.costs.gpu_rates import GpuRates, RateObservation, fit_rates
+from fedge.costs.gpu_rates import GpuRates, RateObservation, find_gpu_generation, fit_rates
 from fedge.costs.layer_estimate import collect_observations, estimate_network_cost, rescale_to_batch_size
 from fedge.costs.layered_work import build_workload, find_known_layers, layer_work_from_spec, network_from_spec
 from fedge.costs.layers.network_record import find_known_network, format_layers
@@ -33,7 +33,7 @@ SEVERAL = (
     ("agx-xavier", "vit-b16-cifar10"),
 )
 """The tables of boards that have more than one."""
-BOUND_TOP, BOUND_SHAPE = 0.20, 0.12
+BOUND_TOP, BOUND_SHAPE = 0.20, 0.14
 
 
 def _work(name: str, batch_size: int, kind: str = "train") -> Workload:
@@ -148,7 +148,7 @@ def test_the_error_of_a_family_that_was_not_measured_is_larger():
         for name in ("resnet101", "densenet121")
     }
     assert "time off by 12 %" in told["resnet101"]
-    assert "time off by 23 %" in told["densenet121"]
+    assert "time off by 18 %" in told["densenet121"]
 
 
 def _observed(seconds: float, device: str = "agx-orin-64gb") -> RateObservation:
@@ -170,6 +170,37 @@ def test_one_observation_draws_the_prediction_towards_it(seconds):
     assert abs(np.log(after / seconds)) <= abs(np.log(before / seconds)) + 1e-9
 
 
+def test_boards_of_a_generation_share_what_was_seen_on_one_of_them():
+    without = fit_rates([], SPECS)
+
+    with_orin = fit_rates([_observed(0.5 * without.predict_s(_observed(1.0), ORIN))], SPECS)
+
+    def ratio(device: str) -> float:
+        other = dataclasses.replace(_observed(1.0, device), network="other")
+        return with_orin.predict_s(other, SPECS[device]) / without.predict_s(other, SPECS[device])
+
+    assert ratio("orin-nano") < ratio("agx-xavier") < 1.0
+    assert ratio("orin-nano") < 0.9
+
+
+def test_tensor_cores_speed_up_convolutions_in_single_precision_on_ampere_alone():
+    rates, convolutions = fit_rates([], SPECS), OperationCounts(1e12, 0.0, 0.0, 0.0, 0.0, 1)
+
+    def share_of_peak(device: str, *, mixed: bool = False) -> float:
+        one = RateObservation(device, "net", convolutions, 1, training=False, seconds=math.nan, mixed=mixed)
+        return 1e12 / (SPECS[device].gpu_gflops.value * 1e9) / rates.predict_s(one, SPECS[device])
+
+    assert share_of_peak("agx-orin-64gb") == pytest.approx(1.5 * share_of_peak("agx-xavier"), rel=0.01)
+    assert share_of_peak("agx-orin-64gb", mixed=True) == pytest.approx(
+        share_of_peak("agx-xavier", mixed=True), rel=0.01
+    )
+
+
+def test_a_gpus_generation_is_that_of_its_data_sheet():
+    assert {find_gpu_generation(spec) for spec in SPECS.values()} == {"Ampere", "Volta", "Pascal", "Maxwell"}
+    assert find_gpu_generation(dataclasses.replace(ORIN, accelerators=())) == ""
+
+
 def test_the_slope_of_the_rates_is_their_derivative():
     from fedge.costs.gpu_rates import _linearize
 
@@ -179,7 +210,7 @@ def test_the_slope_of_the_rates_is_their_derivative():
     for place in range(len(rates.logs)):
         moved = rates.logs.copy()
         moved[place] += 1e-6
-        after, _ = _linearize(GpuRates(moved, rates.boards, rates.networks), seen, SPECS)
+        after, _ = _linearize(GpuRates(moved, rates.factors), seen, SPECS)
         assert (misfit - after) / 1e-6 == pytest.approx(slopes[:, place], abs=1e-4)
 
 
