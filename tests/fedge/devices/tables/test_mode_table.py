@@ -218,16 +218,6 @@ def test_a_mutated_table_is_read_or_refused_in_one_line(tmp_path, rows, separato
     _reads_or_refuses(path)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 2_000), st.integers(0, 60), st.binary(max_size=30))
-def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path, start, cut, put):
-    whole = "\n".join(map(",".join, GOOD)).encode()
-    path = tmp_path / "damaged.csv"
-    path.write_bytes(whole[:start] + put + whole[start + cut :])
-
-    _reads_or_refuses(path)
-
-
 def test_a_tables_batch_sizes_are_listed_in_order(tmp_path):
     rows = [row.replace(",16,", f",{size},") for size in (32, 4) for row in ROWS]
 
