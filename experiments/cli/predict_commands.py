@@ -214,7 +214,7 @@ def fit(
     batch_size: cli.TableBatchSize = None,
     kind: Annotated[
         Literal["train", "infer"] | None,
-        typer.Option(help="Kind of the table's steps; by default that of its record or folder."),
+        typer.Option(help="Kind of step; by default that of the table's record or folder."),
     ] = None,
     seed: cli.Seed = 0,
     as_json: cli.AsJson = False,
@@ -313,7 +313,7 @@ def choose(
     ] = None,
     max_slowdown: Annotated[
         float | None,
-        typer.Option(help="Limit of a step's time as a multiple of MAXN's: the mode of least energy within it."),
+        typer.Option(help="Largest time of the chosen mode, as a multiple of MAXN's: that of least energy within it."),
     ] = None,
     time_weight: Annotated[
         float | None, typer.Option(help="Mode with the least weighted sum of time and energy (0 to 1).")

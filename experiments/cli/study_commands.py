@@ -172,8 +172,7 @@ def arena(
         ),
     ] = None,
     within_j: Annotated[
-        float | None,
-        typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
+        float | None, typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least.")
     ] = None,
     out: cli.OutFile = None,
     docs: DocumentPage = None,
@@ -187,9 +186,8 @@ def arena(
     from experiments.report.tables import print_tables
     from experiments.sweeps.arena import judge_variants, read_courses
 
-    outputs = Outputs(as_json, out)
+    outputs, block = Outputs(as_json, out), f"arena {folder.name}"
     outputs.check("{")
-    block = f"arena {folder.name}"
     _check_block(docs, block)
     result = judge_variants(
         read_courses(folder),
@@ -203,8 +201,8 @@ def arena(
     if docs is not None:
         limits = {"--max-s": within_s, "--max-j": within_j, "--disturbed": disturbed}
         given = "".join(f" {option} {value}" for option, value in limits.items() if value is not None)
-        table = replace(shown[0], key=block)
-        _document(docs, table, f"arena {folder} --target-accuracy {result.target:g}{given}")
+        command = f"arena {folder} --target-accuracy {result.target:g}{given}"
+        _document(docs, replace(shown[0], key=block), command)
 
 
 def _check_block(page: Path | None, key: str) -> None:

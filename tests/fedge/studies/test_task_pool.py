@@ -204,7 +204,7 @@ def test_a_cluster_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setenv(LOOPBACK_VARIABLE, "0")
     monkeypatch.setenv(ADDRESS_VARIABLE, f"127.0.0.1:{port}")
 
-    with pytest.raises(BadInput, match=r"RAY_ADDRESS: got 127\.0\.0\.1:\d+, where nothing answers"):
+    with pytest.raises(BadInput, match=r"RAY_ADDRESS: got 127\.0\.0\.1:\d+(, for Ray [\d.:]+)?, where nothing answers"):
         run_jobs(square, [1, 2], lambda _: None)
 
 
