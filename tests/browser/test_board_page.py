@@ -283,6 +283,7 @@ def test_a_page_can_be_relayed(page, demo):
 def test_a_run_is_seen_going_on(page, tmp_path, artefacts):
     config = yaml.safe_load((ROOT / "experiments" / "configs" / "quickstart.yaml").read_text(encoding="utf-8"))
     config |= {"rounds": 3, "backend": "local", "fleet": [{"device": "nano", "count": 2}, {"device": "xavier-nx"}]}
+    config["workload"]["local_epochs"] = 20  # a shorter round may be over before the page asks again
     (tmp_path / "exp.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     folder = tmp_path / "run"
     with served(str(folder)) as address:
