@@ -13,8 +13,10 @@ from fedge.types import SensorSample
 
 PERCENT = 100.0
 CPU_RAIL = "CPU"
-LEAST_SPAN_S = 0.05
-"""Seconds between two readings: counters rise in steps of tens of milliseconds, so that the power over less is none."""
+LEAST_SPAN_S = 0.09
+"""Seconds between two readings, a little less than ``interval_s``: counters rise in steps of tens of milliseconds, so
+that the power over less time is none. With 0.04, readings beside the sampler change the energy of 3 s by up to 3 %.
+"""
 
 
 class NvmlSensor:
