@@ -189,8 +189,7 @@ def arena(
 
     outputs = Outputs(as_json, out)
     outputs.check("{")
-    block = f"arena {folder.name}"
-    _check_block(docs, block)
+    _check_block(docs, f"arena {folder.name}")
     result = judge_variants(
         read_courses(folder),
         target=accuracy,
@@ -203,7 +202,7 @@ def arena(
     if docs is not None:
         limits = {"--max-s": within_s, "--max-j": within_j, "--disturbed": disturbed}
         given = "".join(f" {option} {value}" for option, value in limits.items() if value is not None)
-        table = replace(shown[0], key=block)
+        table = replace(shown[0], key=f"arena {folder.name}")
         _document(docs, table, f"arena {folder} --target-accuracy {result.target:g}{given}")
 
 
