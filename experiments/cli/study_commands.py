@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -197,13 +197,12 @@ def arena(
         budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
     )
-    shown = list_arena_tables(result)
+    shown = list_arena_tables(result, folder.name)
     outputs.deliver(result, lambda console: print_tables(console, shown))
     if docs is not None:
         limits = {"--max-s": within_s, "--max-j": within_j, "--disturbed": disturbed}
         given = "".join(f" {option} {value}" for option, value in limits.items() if value is not None)
-        table = replace(shown[0], key=f"arena {folder.name}")
-        _document(docs, table, f"arena {folder} --target-accuracy {result.target:g}{given}")
+        _document(docs, shown[0], f"arena {folder} --target-accuracy {result.target:g}{given}")
 
 
 def _check_block(page: Path | None, key: str) -> None:
