@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -160,19 +160,18 @@ def arena(
         float | None,
         typer.Option(
             "--target-accuracy",
-            min=0.0,
-            max=1.0,
+            min=0,
+            max=1,
             help="Accuracy to reach; by default the least of the last three of any run.",
         ),
     ] = None,
     within_s: Annotated[
         float | None,
-        typer.Option(
-            "--max-s", min=0.0, help="Limit of a run's time, in seconds; by default that of the shortest run."
-        ),
+        typer.Option("--max-s", min=0.0, help="Limit of a run's time, in seconds; by default that of the shortest."),
     ] = None,
     within_j: Annotated[
-        float | None, typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least.")
+        float | None,
+        typer.Option("--max-j", min=0.0, help="Limit of a run's energy, in joules; by default the least of any run."),
     ] = None,
     out: cli.OutFile = None,
     docs: DocumentPage = None,
@@ -186,9 +185,9 @@ def arena(
     from experiments.report.tables import print_tables
     from experiments.sweeps.arena import judge_variants, read_courses
 
-    outputs, block = Outputs(as_json, out), f"arena {folder.name}"
+    outputs = Outputs(as_json, out)
     outputs.check("{")
-    _check_block(docs, block)
+    _check_block(docs, f"arena {folder.name}")
     result = judge_variants(
         read_courses(folder),
         target=accuracy,
@@ -196,13 +195,12 @@ def arena(
         budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
     )
-    shown = list_arena_tables(result)
+    shown = list_arena_tables(result, folder.name)
     outputs.deliver(result, lambda console: print_tables(console, shown))
     if docs is not None:
         limits = {"--max-s": within_s, "--max-j": within_j, "--disturbed": disturbed}
         given = "".join(f" {option} {value}" for option, value in limits.items() if value is not None)
-        command = f"arena {folder} --target-accuracy {result.target:g}{given}"
-        _document(docs, replace(shown[0], key=block), command)
+        _document(docs, shown[0], f"arena {folder} --target-accuracy {result.target:g}{given}")
 
 
 def _check_block(page: Path | None, key: str) -> None:

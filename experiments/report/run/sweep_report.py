@@ -93,10 +93,10 @@ def build_sweep_sections(folders: Sequence[Path]) -> list[Section]:
     return sections
 
 
-def list_arena_tables(result: ArenaResult) -> list[Table]:
-    """Return the table of the first sweep, and that of the second if there is one."""
+def list_arena_tables(result: ArenaResult, name: str) -> list[Table]:
+    """Return the table of the first sweep, whose block on a page has its name, and that of the second, if any."""
     budgets = f"within {duration(result.budget_s)} and {energy(result.budget_j)}; cost to {percent(result.target)}"
-    named = (("arena", "arena", result.rows), ("arena-disturbed", "disturbed fleet", result.disturbed))
+    named = ((f"arena {name}", "arena", result.rows), ("arena-disturbed", "disturbed fleet", result.disturbed))
     columns: tuple[Column[ArenaRow], ...] = (
         ("variant", lambda row: text_cell(row.label)),
         ("n", lambda row: value_cell(row.seeds)),

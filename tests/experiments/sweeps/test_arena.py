@@ -30,7 +30,7 @@ def test_a_ratio_over_fewer_seeds_than_the_mean_beside_it_says_over_how_many():
     first, second = found.rows
     assert (first.seconds.reached, second.seconds.reached) == (1, 2)
     assert second.seconds.difference.n == 1
-    (table,) = list_arena_tables(found)
+    (table,) = list_arena_tables(found, "swept")
     assert [table.rows[1][place].plain_text for place in (6, 8)] == ["0.50 (1 of 2 seeds)"] * 2
 
 
@@ -53,6 +53,6 @@ def test_a_course_that_still_rises_reaches_the_default_target():
 def test_a_disturbed_fleet_is_judged_by_the_same_numbers():
     found = judge_variants({"a": {1: QUICK}}, target=0.9, disturbed={"a": {1: SLOW}})
     assert found.disturbed[0].seconds.mean.mean == 30.0
-    titles = [table.title for table in list_arena_tables(found)]
+    titles = [table.title for table in list_arena_tables(found, "swept")]
     assert len(titles) == 2
     assert all("90.0 %" in title for title in titles)
