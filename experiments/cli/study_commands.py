@@ -162,7 +162,7 @@ def arena(
             "--target-accuracy",
             min=0,
             max=1,
-            help="Accuracy to reach; by default the least of the last three of any run.",
+            help="Accuracy to reach; by default the least of any run's last three.",
         ),
     ] = None,
     within_s: Annotated[
