@@ -125,11 +125,13 @@ def find_offered_rows(
 
     ``work_s`` are the seconds for the client's whole share by row; the other arguments are those of ``build_front``.
     """
-    possible = work_s <= MAX_SLOWDOWN * np.min(work_s[np.isfinite(work_s)], initial=np.inf)
-    rows = np.flatnonzero(front_mask(work_s, work_s * (power_w - idle_w)) & possible)
+    finite = np.isfinite(work_s)
+    possible = np.flatnonzero(finite & (work_s <= MAX_SLOWDOWN * np.min(work_s[finite], initial=np.inf)))
+    time_s, watts = work_s[possible], power_w[possible]  # the others are slower, so that they dominate none of these
+    rows = possible[front_mask(time_s, time_s * (watts - idle_w))]
     rows = _thin_rows(rows[np.argsort(work_s[rows])], limit)
     if power:
-        low = np.flatnonzero(front_mask(work_s, power_w) & possible)
+        low = possible[front_mask(time_s, watts)]
         rows = np.union1d(rows, _thin_rows(low[np.argsort(work_s[low])], limit))
         rows = rows[np.argsort(work_s[rows], kind="stable")]
     return rows
