@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -146,7 +145,7 @@ def find_shape(fit: ProgressFit) -> ProgressShape:
     odds = [math.exp(score - best) for score in scores]
 
     def average(values: Iterable[float]) -> float:
-        return sum(map(operator.mul, odds, values)) / sum(odds)
+        return sum(odd * value for odd, value in zip(odds, values, strict=True)) / sum(odds)
 
     return ProgressShape(
         math.exp(average(math.log(shape.steps_use) for shape in SHAPES)),
