@@ -290,11 +290,12 @@ def _compare_figures(
 ) -> Iterable[ReplayFigure]:
     is_share = actual.get("metric", "accuracy") == "accuracy"
     for name in (*RATIO_FIGURES, *DIFFERENCE_FIGURES):
-        known = [(before[name], after[name]) for before, after in pairs if before.get(name) and after.get(name)]
-        if not known or not actual.get(name):
-            continue
         is_ratio = name in RATIO_FIGURES
-        (before, after), own = np.transpose(known), float(actual[name])
+        triples = [(actual.get(name), before.get(name), after.get(name)) for before, after in pairs]
+        known = [one for one in triples if None not in one and (not is_ratio or all(one))]
+        if not known:
+            continue
+        (_, before, after), own = np.transpose(known), float(actual[name])
         if is_ratio:
             predicted, half = _predict_by_regression(np.log(before), np.log(after), math.log(own))
         else:
