@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -33,9 +32,6 @@ from fedge.characterisation.sweep_plan import (
     WorkKind,
     WorkloadPlan,
 )
-
-if TYPE_CHECKING:
-    pass
 
 CONSOLE = Console(width=170)
 SMALL, LARGE = Images(count=960, width=320, height=240), Images(count=640, width=640, height=480)

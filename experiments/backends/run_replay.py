@@ -290,10 +290,10 @@ def _compare_figures(
 ) -> Iterable[ReplayFigure]:
     is_share = actual.get("metric", "accuracy") == "accuracy"
     for name in (*RATIO_FIGURES, *DIFFERENCE_FIGURES):
-        known = [(before[name], after[name]) for before, after in pairs if before.get(name) and after.get(name)]
-        if not known or not actual.get(name):
-            continue
         is_ratio = name in RATIO_FIGURES
+        known = [[one[name] for one in pair] for pair in pairs if all(_has_figure(one, name) for one in pair)]
+        if not known or not _has_figure(actual, name):
+            continue
         (before, after), own = np.transpose(known), float(actual[name])
         if is_ratio:
             predicted, half = _predict_by_regression(np.log(before), np.log(after), math.log(own))
@@ -308,6 +308,11 @@ def _compare_figures(
             low=None if half is None else max(least, scale(predicted - half)),
             high=None if half is None else min(most, scale(predicted + half)),
         )
+
+
+def _has_figure(summary: Mapping[str, Any], name: str) -> bool:
+    """Return whether a figure is known, and has a logarithm if it is compared by ratios."""
+    return summary.get(name) is not None and (name in DIFFERENCE_FIGURES or summary[name] > 0)
 
 
 def _predict_by_regression(before: Floats, after: Floats, actual: float) -> tuple[float, float | None]:

@@ -254,10 +254,10 @@ def _sample_power(read_w: Callable[[], float], read: list[float]) -> Iterator[No
     over = threading.Event()
 
     def look() -> None:
-        read.append(read_w())
         while not over.wait(POWER_SAMPLE_S):
             read.append(read_w())
 
+    read_w()  # a sensor of counted energy gives the mean since its last reading, here over the instances' start
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
@@ -265,6 +265,8 @@ def _sample_power(read_w: Callable[[], float], read: list[float]) -> Iterator[No
     finally:
         over.set()
         thread.join()
+        if not read:
+            read.append(read_w())
 
 
 MAX_PLACEMENTS = 200

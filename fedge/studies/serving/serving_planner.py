@@ -281,7 +281,7 @@ def find_nearest_limits(jobs: ServingJobs, power_w: float) -> list[LimitChange]:
         rate = _find_nearest_rate_hz(jobs, power_w)
         if rate is not None:
             moves.append(LimitChange("rate", jobs.services[0].rate_hz, rate))
-        if not moves and found.keeps_up.any():
+        if not any(math.isfinite(move.needed) for move in moves) and found.keeps_up.any():
             over = np.maximum((found.needed_s / budgets[:, None, None]).max(axis=0), found.power_w / power_w)
             moves.append(LimitChange("both", power_w, power_w * float(over[found.keeps_up].min())))
     return sorted((move for move in moves if math.isfinite(move.needed)), key=lambda move: abs(math.log(move.factor)))

@@ -208,6 +208,10 @@ def test_an_accuracy_is_a_share_and_a_metric_of_a_tasks_own_is_not():
     pairs = [({"final_accuracy": 31.0}, {"final_accuracy": 33.0})] * 2
     (own,) = _compare_figures({"final_accuracy": 30.0, "metric": "peak ratio"}, pairs)
     assert own.predicted == own.low == own.high == 32.0
+    (zero,) = _compare_figures(
+        {"final_accuracy": 0.0, "metric": "skill"}, [({"final_accuracy": -1.0}, {"final_accuracy": 0.0})]
+    )
+    assert zero.predicted == 1.0
     (share,) = _compare_figures({"final_accuracy": 0.9}, [({"final_accuracy": 0.5}, {"final_accuracy": 0.7})] * 2)
     assert share.predicted == share.high == 1.0
     result = ReplayResult("run", ("seed=2",), 3, 2, 1, 0, 0, (own,), metric="peak ratio")

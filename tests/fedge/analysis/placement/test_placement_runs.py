@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from fedge.analysis.placement import placement_runs
 from fedge.analysis.placement.accelerators import Instance, Placement
 from fedge.analysis.placement.inference_jobs import (
     BatchJob,
@@ -82,6 +83,31 @@ def test_what_is_measured_beside_the_runs_is_neither_their_start_nor_their_end()
     run_instances([task("a")], 0.2, slow_to_start_and_end, timing())
 
     assert 0.2 <= span_s[0] < time.monotonic() - begin_s - 1.5
+
+
+def test_power_since_the_reading_before_the_runs_is_not_that_of_the_runs(monkeypatch):
+    """A sensor of counted energy gives the mean power since its last reading."""
+    monkeypatch.setattr(placement_runs, "POWER_SAMPLE_S", 1e-3)
+    read: list[float] = []
+    watts, enough = iter([100.0]), threading.Event()
+
+    def read_w() -> float:
+        if len(read) == 3:
+            enough.set()
+        return next(watts, 10.0)
+
+    with placement_runs._sample_power(read_w, read):
+        assert enough.wait(10.0)
+
+    assert set(read) == {10.0}
+
+
+def test_a_run_shorter_than_the_period_of_power_samples_has_one():
+    read: list[float] = []
+    with placement_runs._sample_power(lambda: 10.0, read):
+        pass
+
+    assert read == [10.0]
 
 
 @pytest.mark.slow

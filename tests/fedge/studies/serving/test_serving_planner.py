@@ -149,6 +149,19 @@ def test_batches_that_pile_up_are_no_reason_to_ease_a_limit_without_end():
     assert "latency" not in [move.limit for move in find_nearest_limits(asked, 20.0)]
 
 
+def test_where_batches_pile_up_within_the_power_limit_alone_both_limits_are_eased():
+    modes = Modes(np.array([[4.0, 1000.0, 500.0, 1600.0], [4.0, 1000.0, 1000.0, 1600.0]]))
+    busy = [
+        MeasuredServiceDemand(name, rate_hz, 0.01, (1,), np.array([infer_s]), np.array([[10.0, 30.0]]))
+        for name, rate_hz, infer_s in (("a", 100.0, [0.00995, 0.002]), ("b", 0.01, [0.4, 0.2]))
+    ]
+
+    (move,) = find_nearest_limits(ServingJobs(modes, tuple(busy), None, None), 20.0)
+
+    assert move.limit == "both"
+    assert 20.0 < move.needed < np.inf
+
+
 def test_a_board_that_cannot_keep_up_in_any_mode_is_told_from_one_that_is_late():
     flooded = jobs(build_demand(1e6, 0.5))
     assert find_best_option(flooded, 100.0) is None
