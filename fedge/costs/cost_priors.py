@@ -255,20 +255,20 @@ class PriorSources:
     """Profiles and measurements from which priors may be derived.
 
     Attributes:
-        training_profiles: Profiles that are rescaled to the workload; of inference too, if the workload is inference.
+        rescaled_profiles: Profiles that are rescaled to the workload; of inference too, if the workload is inference.
         rate_profiles: Profiles to which the GPU rates of the layer estimate are fitted; empty if there is no such
             estimate.
         timed_steps: Further GPU times for the same fit; empty if there is no such estimate.
     """
 
-    training_profiles: tuple[CostProfile, ...]
+    rescaled_profiles: tuple[CostProfile, ...]
     rate_profiles: tuple[CostProfile, ...] = ()
     timed_steps: tuple[RateObservation, ...] = ()
 
     @property
     def profiles(self) -> tuple[CostProfile, ...]:
         """Return every profile once: those of training, then those of inference."""
-        return (*self.training_profiles, *(profile for profile in self.rate_profiles if profile.kind == "infer"))
+        return (*self.rescaled_profiles, *(profile for profile in self.rate_profiles if profile.kind == "infer"))
 
 
 def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile:
@@ -316,7 +316,7 @@ def build_priors(
     """
     sources = select_prior_sources(workload, specs, calibrated, unseen=unseen)
     if not has_data_sheet(device):
-        return tuple(_scale_power(profile, specs[profile.device], device) for profile in sources.training_profiles)
+        return tuple(_scale_power(profile, specs[profile.device], device) for profile in sources.rescaled_profiles)
     return derive_priors(sources, device=device, workload=workload, specs=specs, batch_size=batch_size, layered=layered)
 
 
@@ -363,7 +363,7 @@ def derive_priors(
     Raises:
         BadInput: There is no profile of another workload.
     """
-    carried = _transfer_profiles(device, workload, specs, sources.training_profiles)
+    carried = _transfer_profiles(device, workload, specs, sources.rescaled_profiles)
     sizes = load_workload_sizes()
     usual = sizes[workload].batch_size if workload in sizes else None
     rescaled = batch_size is not None and batch_size != usual

@@ -52,8 +52,8 @@ TF32_GENERATIONS = ("Ampere",)
 """Generations on whose tensor cores cuDNN convolves in single precision (TF32) by default.
 
 Their peak is four times that of the other cores, of which Winograd's algorithm on those leaves 1.8 for 3 x 3 kernels
-(2.25 times fewer products). The prior lies between that and no gain, not at the best value on tables: of eight
-combinations of it (1.5 or 2) and a factor per generation, all predict better than neither does in the rotation's mean.
+(2.25 times fewer products). The prior lies between that and no gain. It was kept after a look at 1.5 and 2 in `fedge
+study transfer --part layers`; chosen without the judged table, it is not confirmed.
 """
 FACTOR_SD = 0.25
 """Prior spread of the factors of boards, generations and networks, log units. Default; larger values explain more of a

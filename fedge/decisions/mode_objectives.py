@@ -154,7 +154,8 @@ def find_least_energy_within_slowdown(
     if choice.row != maxn_row:
         return choice
     limit = f"{format_figure(max_slowdown)} times MAXN's time{_describe_margin(z)}"
-    return replace(choice, why=f"No lower mode saves energy within {limit}: MAXN stays. Measure more modes.")
+    advice = " Measure more modes." if z else ""  # which narrows the margin
+    return replace(choice, why=f"No lower mode saves energy within {limit}: MAXN stays.{advice}")
 
 
 def find_knee(predictions: Predictions, against: FrontCost) -> ModeChoice:

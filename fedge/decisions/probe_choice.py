@@ -44,7 +44,7 @@ TEACHING_BAND = 0.1
 ANCHOR_SHARE = 0.01
 """Share of the time that is left to a run which the one probe for later runs may take. No plan uses low clocks of GPU
 and memory, so a run measures none by itself, and power there, which the prior has wrong by a fifth, would stay unknown:
-without the probe the next run's mean error of power is 5 % instead of 3.2 % (benchmarks/warm_start.py, 11 seeds)."""
+without the probe the next run's mean error of power is 5 % instead of 3 to 4 % (benchmarks/warm_start.py)."""
 MAX_FUTURE_SLOWDOWN = 1.6
 """Future rounds are taken to allow 1 to this many times the fastest mode's time: slower modes save nothing more."""
 FUTURE_DEADLINES = 9

@@ -75,7 +75,7 @@ def build_background(
     else:
         sources = select_prior_sources(table.workload, specs, profiles, unseen=table.sha256, without=excluded)
         if spec is None or not layered:  # no data sheet to estimate layers with, or not requested
-            sources = PriorSources(sources.training_profiles)
+            sources = PriorSources(sources.rescaled_profiles)
         priors = _build_priors(table, spec, sources, specs)
     kept = [r for r in references if not own & list_workload_names((r,), profiles) and r.sha256 != table.sha256]
     ordered = _order_references(kept, table)
@@ -137,10 +137,10 @@ def _build_priors(
     table: ProfileTable, spec: DeviceSpec | None, sources: PriorSources, specs: Mapping[str, DeviceSpec]
 ) -> tuple[CostProfile, ...]:
     """Return the priors, most credible first; for an unknown board unscaled and by the distance of the top clocks."""
-    if not sources.training_profiles:
+    if not sources.rescaled_profiles:
         return ()
     if spec is None:
-        by_clocks = [(compute_clock_distance(specs[p.device].maxn, table.maxn), p) for p in sources.training_profiles]
+        by_clocks = [(compute_clock_distance(specs[p.device].maxn, table.maxn), p) for p in sources.rescaled_profiles]
         return tuple(profile for _, profile in sorted(by_clocks, key=lambda pair: pair[0]))
     return derive_priors(sources, device=spec, workload=table.workload, specs=specs, batch_size=table.batch_size)
 

@@ -127,8 +127,8 @@ def test_an_evaluation_leaves_out_the_users_profile_of_the_table_that_it_judges(
         select_prior_sources("renamed", specs, unseen=TABLE_SHA),
         select_prior_sources("my-net", specs),
     ):
-        assert all(one.workload != "my-net" for one in sources.training_profiles)
-    assert any(one.workload == "my-net" for one in select_prior_sources("vit-b16-cifar10", specs).training_profiles)
+        assert all(one.workload != "my-net" for one in sources.rescaled_profiles)
+    assert any(one.workload == "my-net" for one in select_prior_sources("vit-b16-cifar10", specs).rescaled_profiles)
     assert all("my-net" not in one.source for one in build_priors(specs["nano"], "x", specs, unseen=TABLE_SHA))
 
 

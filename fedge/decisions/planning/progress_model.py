@@ -57,8 +57,8 @@ PRIOR_SD = ProgressShape(0.7, 0.07, 0.7)
 """Spread of log A, of C and of log G. Default: wide enough that noise-free rounds of unlike parts outweigh the prior.
 """
 PRIOR_ROUNDS, PRIOR_ERROR = 2, 0.1
-"""Rounds that the prior on the variance counts as, and the share of the squared falls that they leave unexplained; over
-seven rounds of the digits it is 0.4. Without it, some shape explains the falls of two rounds by chance."""
+"""Rounds that the prior on the variance counts as, and the share of the squared falls that they leave unexplained.
+Defaults: without them some shape explains the falls of two rounds by chance. In the quickstart 0.4 stays unexplained."""
 LEAST_LOSS = 1e-9
 
 

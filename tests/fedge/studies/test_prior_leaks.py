@@ -220,7 +220,7 @@ def test_what_is_learnt_from_is_found_without_fitting_anything(monkeypatch):
 
     found = select_prior_sources("resnet18-imagenet", SPECS)
 
-    assert found.training_profiles
+    assert found.rescaled_profiles
     assert found.rate_profiles
     assert {one.network for one in found.timed_steps} == {one.network for one in load_timed_steps()} - {"resnet18"}
 
