@@ -286,7 +286,7 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
         time_s=batch_times.total_s,
         joules=joules,
         maxn_row=basis.maxn_row,
-        max_slowdown=1.0 if refusal else options.max_slowdown,
+        max_slowdown=min(options.max_slowdown, 1.0) if refusal else options.max_slowdown,
         margin=SLOWDOWN_MARGIN,
     )
     return RooflineAnalysis(

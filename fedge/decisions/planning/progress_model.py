@@ -58,7 +58,7 @@ PRIOR_SD = ProgressShape(0.7, 0.07, 0.7)
 """
 PRIOR_ROUNDS, PRIOR_ERROR = 2, 0.1
 """Rounds that the prior on the variance counts as, and the share of the squared falls that they leave unexplained.
-Defaults: without them some shape explains the falls of two rounds by chance. In the quickstart 0.4 stays unexplained."""
+Defaults: without them some shape explains the falls of two rounds by chance. In the quickstart 0.4 stays so."""
 LEAST_LOSS = 1e-9
 
 

@@ -152,6 +152,7 @@ def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path):
         (RooflineOptions(RESNET, "agx-orin", mode="fastest"), "got 'fastest'; MAXN, MODE_15W"),
         (RooflineOptions(RESNET, "agx-orin", mode="12/1/1/1"), "one of the"),
         (RooflineOptions(RESNET, "agx-orin", max_slowdown=0.9), "--max-slowdown"),
+        (RooflineOptions(RESNET, "nano", max_slowdown=0.9), "--max-slowdown"),
         (RooflineOptions(RESNET, "agx-orin", profiles=Path("no-such-folder")), "--profiles"),
         (RooflineOptions("no-network", "agx-orin"), "no-network"),
     ],
