@@ -37,10 +37,11 @@ def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
     _modes_table(analysis).print(console)
     modes, shown = analysis.basis.modes, analysis.lines.mode_roofline(analysis.shown_row)
     limit = f"at most {percent(options.max_slowdown - 1)} slower than MAXN"
+    chosen = f"Chosen, {limit}: {modes[analysis.choice.row]}. {analysis.explanation}"
     lines = (
         f"{modes[analysis.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}",
         _describe_implying_modes(analysis),
-        f"Chosen, {limit}: {modes[analysis.choice.row]}. {analysis.explanation}",
+        *(() if analysis.is_refused else (chosen,)),
         describe_constants(analysis),
     )
     print_lines(console, lines)
@@ -364,7 +365,7 @@ def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:
             f"{len(found.network.layers)} layers",
         ),
         cards=_list_cards(found, line),
-        notes=(found.explanation, label.format(render_badge(found.lines.label))),
+        notes=(*filter(None, (found.explanation,)), label.format(render_badge(found.lines.label))),
     )
 
 

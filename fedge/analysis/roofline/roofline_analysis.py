@@ -239,7 +239,9 @@ class RooflineAnalysis:
     shown_row: int
     """The requested mode, else the chosen one."""
     caution: str = ""
-    """How a network outside the fit is chosen for, or why it is not."""
+    """How often choices like this one kept the limit, or why none is made."""
+    is_refused: bool = False
+    """Whether MAXN stands for want of measurements."""
 
     @property
     def front(self) -> list[int]:
@@ -254,7 +256,9 @@ class RooflineAnalysis:
 
     @property
     def explanation(self) -> str:
-        """Why the mode is chosen, in words."""
+        """Why the mode is chosen, in words; empty if none is."""
+        if self.is_refused:
+            return ""
         maxn = self.lines.mode_roofline(self.choice.maxn_row)
         return explain_choice(
             self.choice, modes=self.basis.modes, roofline=maxn, batch=self.batch, spent=self.batch_times
@@ -300,6 +304,7 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
         choice=choice,
         shown_row=choice.row if options.mode is None else find_mode_row(basis, options.mode),
         caution=refusal or _describe_promise(fitted, options.max_slowdown),
+        is_refused=bool(refusal),
     )
 
 
