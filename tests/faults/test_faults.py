@@ -9,7 +9,9 @@ from faults.subjects import SUBJECTS
 POINTS = {"store": 4, "characterise": 2, "profile": 2, "powerd": 4, "ingest": 2, "local": 5}
 """Of the subjects that are quick; `make test-faults` tries them all."""
 MOST_FAULTS = 4
-"""Of each other subject; a fault of the fleet takes a minute."""
+"""Of each other subject."""
+BY_HAND = {"fleet"}
+"""Subjects of `make test-faults` alone: a fault takes a minute, and on a loaded machine Flower's own limits end runs."""
 
 
 @pytest.mark.slow
@@ -24,7 +26,7 @@ def test_a_fault_at_a_random_instant_loses_nothing(name, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.xdist_group("simulations")
-@pytest.mark.parametrize("name", [name for name in SUBJECTS if name not in POINTS])
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name not in {*POINTS, *BY_HAND}])
 def test_faults_of_the_first_kinds_lose_nothing(name, tmp_path):
     subject = SUBJECTS[name]
     with subject.open(tmp_path) as attack:
