@@ -11,7 +11,7 @@ POINTS = {"store": 4, "characterise": 2, "profile": 2, "powerd": 4, "ingest": 2,
 MOST_FAULTS = 4
 """Of each other subject."""
 BY_HAND = {"fleet"}
-"""Subjects of `make test-faults` alone: a fault takes a minute, and on a loaded machine Flower's own limits end runs."""
+"""Subjects of `make test-faults` alone: a fault takes a minute, and under load Flower's own limits end runs."""
 
 
 @pytest.mark.slow
