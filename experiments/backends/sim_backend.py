@@ -184,9 +184,9 @@ class SuperLinkWatch:
 
         The SuperExec is started some time after the SuperLink.
         """
-        if self.superlink.poll() is not None:
-            raise RunFailed(f"Flower's SuperLink died (exit {self.superlink.returncode})\n{self.log.tail()}")
         had_child, self.has_child = self.has_child, has_living_child(self.superlink.pid)
+        if self.superlink.poll() is not None:  # asked second: its child is gone with it
+            raise RunFailed(f"Flower's SuperLink died (exit {self.superlink.returncode})\n{self.log.tail()}")
         if self.log.text().count(LATE_START) >= LATE_STARTS:
             raise RunFailed(f"Flower's simulation was not up within 30 s, {LATE_STARTS} times: {TOO_BUSY}")
         if had_child and not self.has_child:
