@@ -141,7 +141,7 @@ def test_a_superlink_that_does_not_come_up_fails_with_the_end_of_its_log(program
 
 
 def test_a_superlink_that_dies_during_the_run_ends_the_run(programs):
-    run = programs(UP.replace("exec sleep 60", "sleep 0.5; echo 'out of memory'; exit 9"), "exec sleep 60\n")
+    run = programs(UP.replace("exec sleep 60", "sleep 5 & sleep 0.5; echo 'out of memory'; exit 9"), "exec sleep 60\n")
     with pytest.raises(RunFailed, match=r"SuperLink died \(exit 9\)\n.*\n.*\n  out of memory"):
         sim_backend.simulate(run / "app", run, {}, 3)
     assert not _survivors(run)
