@@ -63,7 +63,7 @@ RATIO_FIGURES = ("energy_j", "makespan_s", "mean_round_s")
 DIFFERENCE_FIGURES = ("final_accuracy",)
 INTERVAL_LEVEL = 0.90
 PRIOR_SD_LOG, PRIOR_DRAWS = 0.005, 4
-"""s_0 and w; chosen by the likelihood of 48 changed runs, with other seeds than those of benchmarks/replay.py."""
+"""s_0 and w. Defaults, chosen on the 48 changed runs of `benchmarks/replay.py --first-seed 11 --seeds 8`."""
 EDGE_SHARE = 0.1
 """Share of the way from the least to the most power of the boards below which a limit on the fleet's power is at the
 edge. Default; benchmarks/replay.py plays limits from 40 % on."""
