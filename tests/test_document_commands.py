@@ -42,13 +42,14 @@ NOT_RUN = {
     r"fedge board ": "serves a page until Ctrl-C",
     r"RAY_ADDRESS=|million\.yaml": "needs a Ray cluster, or an hour",
     r"num_gpus=": "needs a GPU",
+    r"concurrent run": "is refused where other programs leave too little time; tests/experiments/cli/test_concurrent_run.py",
     r"memory eval|--measurements rows": "reads measurements that are not part of fedge",
     r"\b(SOURCE|DIR|FILE|MODEL|ENTRY|SWEEP\.yaml)\b| \[-|\.\.\.|our-net": "has placeholders",
 }
 if not all(importlib.util.find_spec(name) for name in ("transformers", "peft")):
     NOT_RUN["adapters"] = "needs the extra llm"
 SLOW = re.compile(
-    "here-quick|modes.yaml --f|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
+    "here-quick|modes.yaml --f|emulated-quick|characterise-predict|study |predict eval|concurrent eval|sweep |"
     "ray-dashboard|replay |roofline bench|check-training|place-run resnet50|report compared"
 )
 """Commands that take longer than some ten seconds each; they run in `make test-long`."""

@@ -1,5 +1,6 @@
 """The board's own sensors are read below a recorded root, whatever is missing or moves; made-up values."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -55,8 +56,13 @@ class Kernel(Machine):
         return super().read(path)
 
 
-def _open_files() -> list[str]:
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+def _open_files(root: Path) -> list[tuple[str, str]]:
+    """List the descriptors of files in a folder; other tests' are closed at any time, when they are collected."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append((link.name, str(link.readlink())))
+    return sorted((number, target) for number, target in found if target.startswith(str(root)))
 
 
 def _sensor(root: Path, tree: dict[str, str], total_power: str | None = None) -> SysfsSensor:
@@ -127,13 +133,13 @@ def test_new_values_are_seen_in_files_that_stay_open(tmp_path):
 def test_a_look_opens_no_file_again(tmp_path):
     sensor = _sensor(tmp_path, dict(ORIN_NX))
     sensor.read()
-    before = _open_files()
+    before = _open_files(tmp_path)
     for _ in range(50):
         sensor.read()
 
-    assert _open_files() == before
+    assert _open_files(tmp_path) == before
     sensor.close()
-    assert len(_open_files()) < len(before)
+    assert len(_open_files(tmp_path)) < len(before)
 
 
 @needs_proc
@@ -144,7 +150,7 @@ def test_a_long_loss_leaks_no_file(tmp_path):
     for _ in range(30):
         with pytest.raises(SensorLost, match="its channel is gone"):
             sensor.read()
-        counts.add(len(_open_files()))
+        counts.add(len(_open_files(tmp_path)))
 
     assert len(counts) == 1
 
