@@ -152,10 +152,13 @@ class GpuPowerLimits:
         """Return the locked file, or None while another program holds the cards."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if try_lock(lock, wait_s=LOCK_WAIT_S):
-            return lock
-        os.close(lock)
-        return None
+        taken = False
+        try:
+            taken = try_lock(lock, wait_s=LOCK_WAIT_S)
+        finally:
+            if not taken:
+                os.close(lock)
+        return lock if taken else None
 
     def _acquire(self, name: str) -> None:
         saved = {"boot": _read_boot_id(), "limits_mw": dict(zip(self._ids, self._found, strict=True))}

@@ -6,6 +6,7 @@ Measurement of a network's instances side by side on this machine: the request, 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import multiprocessing
 import signal
@@ -38,13 +39,14 @@ from fedge.child_processes import exit_with_parent, limit_to_one_thread
 from fedge.clock import RealClock
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.devices.sensing import open_sensor
-from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.errors import BadInput, FedgeError, RunFailed, SensorLost
 from fedge.import_path import start_children
 from fedge.powerd.machine import Machine
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
+logger = logging.getLogger(__name__)
 
 READY_LIMIT_S = 600.0
 """Limit for an instance to get ready, in seconds: TensorRT may take minutes to build an engine."""
@@ -250,12 +252,18 @@ def measure_placement(
 
 @contextmanager
 def _sample_power(read_w: Callable[[], float], read: list[float]) -> Iterator[None]:
-    """Append the board's power in watts to ``read`` while something runs, at least once."""
-    over = threading.Event()
+    """Append the board's power in watts to ``read`` while something runs, at least once; leave it empty without a sensor."""
+    over, lost = threading.Event(), False
 
     def look() -> None:
+        nonlocal lost
         while not over.wait(POWER_SAMPLE_S):
-            read.append(read_w())
+            try:
+                read.append(read_w())
+            except SensorLost as error:  # the rest of the run has no power, so neither has the whole
+                logger.warning("the placement is measured without its power: %s", error)
+                lost = True
+                return
 
     read_w()  # a sensor of counted energy gives the mean since its last reading, here over the instances' start
     thread = threading.Thread(target=look, daemon=True)
@@ -265,7 +273,9 @@ def _sample_power(read_w: Callable[[], float], read: list[float]) -> Iterator[No
     finally:
         over.set()
         thread.join()
-        if not read:
+        if lost:
+            read.clear()
+        elif not read:
             read.append(read_w())
 
 

@@ -20,7 +20,7 @@ from fedge.analysis.placement.inference_jobs import (
     prepare_model_source,
 )
 from fedge.analysis.placement.placement_runs import measure_placement, run_instances, time_batches
-from fedge.errors import BadInput, RunFailed
+from fedge.errors import BadInput, RunFailed, SensorLost
 
 SOURCE = ModelSource("digits-cnn", (1, 8, 8), {})
 
@@ -145,6 +145,25 @@ def test_a_small_network_really_runs_on_this_machines_processor(name, tmp_path):
     assert run.measurement.images_per_s > 10
     assert run.measurement.watts == pytest.approx(7.0)
     assert run.instance_runs[0].p95_s >= run.instance_runs[0].median_s > 0
+
+
+def test_a_sensor_that_is_lost_during_a_placement_leaves_it_without_power(monkeypatch, caplog):
+    monkeypatch.setattr(placement_runs, "POWER_SAMPLE_S", 0.001)
+    read: list[float] = []
+    answers = iter([7.0, 7.0, 7.0])
+
+    def read_w() -> float:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise SensorLost("the rail is gone") from None
+
+    with placement_runs._sample_power(read_w, read):
+        ends_s = time.monotonic() + 30
+        while "without its power: the rail is gone" not in caplog.text and time.monotonic() < ends_s:
+            time.sleep(0.01)
+
+    assert read == []
 
 
 def test_costs_alone_cannot_run():
