@@ -142,7 +142,7 @@ def read_numbers(machine: Machine, path: str) -> Tuple[int, ...]:
 FILE_LIMIT_S = 2.0
 """Seconds that one file may take. Default; the slowest control files take some milliseconds."""
 SLOW_LIMITS_S = {"/proc/sys/vm/drop_caches": 20.0}
-"""Limits of files whose writing is work: dropping gigabytes of cache takes seconds on a slow card. Clients wait 30 s."""
+"""Limits where writing is work: dropping gigabytes of cache takes seconds on a slow card. Clients wait 30 s."""
 HUNG_REST_S = 60.0
 """Seconds for which a file that did not answer is not read again, so that the temperatures are still read in time."""
 LENGTH = struct.Struct("<I")

@@ -252,7 +252,7 @@ def measure_placement(
 
 @contextmanager
 def _sample_power(read_w: Callable[[], float], read: list[float]) -> Iterator[None]:
-    """Append the board's power in watts to ``read`` while something runs, at least once; empty it if the sensor is lost."""
+    """Append the board's power in watts to ``read`` while something runs; empty it if the sensor is lost."""
     over, lost = threading.Event(), False
 
     def look() -> None:
