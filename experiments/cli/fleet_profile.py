@@ -30,6 +30,8 @@ CAMPAIGN_LENGTH = 12
 """Hexadecimal digits of the name of a campaign's folder, enough to tell the few of a board apart."""
 SHOWN_REASON = 60
 """Characters of a failure's reason in the table; the playbook's summary has all of it."""
+SHOWN = {"finished", "modes", "modes_wanted", "seconds", "joules"}
+"""Keys of a board's record that the table shows."""
 HEADINGS = ("board", "kind", "modes", "state", "board time", "energy", "table")
 
 
@@ -116,7 +118,8 @@ def read_row(out: Path, board: str, workload: str, failure: str | None) -> Fleet
     if not fetched.is_file():
         return FleetProfileRow(board, None, None, failure or "nothing measured")
     record = {**read_record(fetched), BOARD_NAME: board}
-    if not all(re.fullmatch(NAME_PATTERN, str(record.get(name, ""))) for name in ("board", "kind")):  # parts of a path
+    in_path = all(re.fullmatch(NAME_PATTERN, str(record.get(name, ""))) for name in ("board", "kind"))
+    if not in_path or not record.keys() >= SHOWN:
         return FleetProfileRow(board, None, None, failure or "a table without its record; give the same command again")
     table = out / board / str(record["board"]) / str(record["kind"]) / fetched.name
     table.parent.mkdir(parents=True, exist_ok=True)

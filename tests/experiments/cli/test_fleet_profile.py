@@ -74,7 +74,7 @@ def test_a_fetched_table_is_the_knowledge_of_its_board(tmp_path):
 PATHS = ({"board": "/home/me", "kind": "train"}, {"board": "nano", "kind": ".."}, {"board": "nano", "kind": "a/b"})
 
 
-@pytest.mark.parametrize("record", [None, "{", "{}", *map(json.dumps, PATHS)])
+@pytest.mark.parametrize("record", [None, "{", "{}", *map(json.dumps, (*PATHS, {"board": "nano", "kind": "train"}))])
 def test_a_table_without_its_record_is_a_failed_row(tmp_path, record):
     table = write_table(tmp_path / "nano-1" / "net.csv")
     if record is not None:
