@@ -143,7 +143,7 @@ def run_attempts(
         The reply, with ``error`` if every attempt ran out of memory.
 
     Raises:
-        BoardError: The worker cannot narrow the network, and the client's fleet entry asks for that.
+        BoardError: The worker cannot narrow the network, and the server has sent a narrow one.
     """
     asked = setup.limit_width(request)
     attempt = first_attempt(asked, request.state)
@@ -151,8 +151,8 @@ def run_attempts(
         try:
             answer, trained = yield from run_attempt(asked, attempt)
         except NarrowingRefused as error:
-            setup, attempt = _rule_out_narrowing(setup, attempt, error)
-            asked = setup
+            asked, attempt = _rule_out_narrowing(asked, attempt, error)
+            setup = asked
         except OutOfMemory as error:
             assert asked.scaling is not None
             assert attempt is not None
@@ -172,13 +172,13 @@ def _rule_out_narrowing(
     """Repeat the choice of the attempt for a client whose network cannot be narrowed.
 
     Raises:
-        BoardError: The client's fleet entry asks for a narrow network.
+        BoardError: The server has sent a narrow network.
     """
     assert setup.scaling is not None
     assert attempt is not None
     if setup.scaling.width < 1.0:
-        got = f"fleet.width {setup.scaling.width:g}: got a worker that cannot narrow this network ({refusal})"
-        raise BoardError(f"{got}; right: width 1 for this board") from refusal
+        got = f"width {setup.scaling.width:g}: got a worker that cannot narrow this network ({refusal})"
+        raise BoardError(f"{got}; right: fleet.width 1, and workload.memory.widths [1]") from refusal
     scaling = dataclasses.replace(setup.scaling, can_narrow=lambda: False)
     return dataclasses.replace(setup, scaling=scaling), rechoose_attempt(scaling, attempt)
 

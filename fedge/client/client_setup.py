@@ -100,10 +100,15 @@ class ClientSetup:
         return dataclasses.replace(front, narrow=build_narrow_offers(self.scaling, attempt, state))
 
     def transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
-        """Return the use of the link in a round at a scale: a narrow client receives all and sends what it trained."""
-        down_bytes = request.model_bytes if self.model_bytes is None else self.model_bytes
-        sent = 1.0 if self.scaling is None else self.scaling.parameter_share(scale)
-        return self.link.transfer(down_bytes, sent * down_bytes, request.up_share)
+        """Return the use of the link in a round at a scale.
+
+        A client receives the widest network that it may train, and sends the one that it trained.
+        """
+        whole_bytes = request.model_bytes if self.model_bytes is None else self.model_bytes
+        received = sent = 1.0
+        if self.scaling is not None:
+            received, sent = map(self.scaling.parameter_share, (self.scaling.asked_scale, scale))
+        return self.link.transfer(received * whole_bytes, sent * whole_bytes, request.up_share)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from fedge.worker.network_arrays import check_arrays, collect_exchanged, copy_ar
 from fedge.worker.optimizers import AnyOptimizer, TrainingOptions, compute_metric, make_optimizer
 from fedge.worker.refusal import TEST_SAMPLES_NEEDED, BadCall, JobStopped, iter_causes
 from fedge.worker.sources import UNLABELLED, Data, Labels, class_labels
-from fedge.worker.subnetwork_arrays import Arrays, OwnArrays
+from fedge.worker.subnetwork_arrays import Arrays, OwnArrays, array_shapes
 from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape
 
 TEST_BATCH = 500
@@ -233,12 +233,13 @@ class Trainer:
     def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: TrainingOptions) -> "TrainingSession":
         """Begin a training; one begun earlier is ended, as it is by ``evaluate``.
 
-        The arrays are the full model's, whatever the width. ``share`` are indices of the samples to train on (None:
-        all); ``seed`` fixes the sample order and dropout.
+        The arrays are the full model's, or their leading part that contains the width. ``share`` are indices of the
+        samples to train on (None: all); ``seed`` fixes the sample order and dropout.
 
         Raises:
             BadCall: There are no samples or steps, an index is out of range, or the arrays belong to another model.
             CannotNarrow: The network cannot have the width.
+            ShapeMismatch: The arrays of a narrow training belong to another model, or are narrower than it.
         """
         chosen = self._check_share(share, options)
         net = self._prepare_network(arrays, options.width)
@@ -253,9 +254,7 @@ class Trainer:
         Raises:
             CannotNarrow: The network cannot have the width.
         """
-        return {
-            name: tuple(tensor.shape) for name, tensor in collect_exchanged(self._get_narrow_network(width)).items()
-        }
+        return _exchanged_shapes(self._get_narrow_network(width))
 
     def evaluate(
         self, arrays: Arrays, stop: Callable[[], bool] = never_stop, share: Optional[Labels] = None
@@ -411,7 +410,7 @@ class Trainer:
         if width == 1.0:
             self._load_network(arrays)
             return self._net
-        check_arrays(self._net, arrays)
+        subnetwork_arrays.leading_slices(_exchanged_shapes(self._net), array_shapes(arrays))
         self._end_training()
         net = self._get_narrow_network(width)
         load_arrays(net, subnetwork_arrays.take_leading(arrays, self.narrow_shapes(width)))
@@ -498,6 +497,10 @@ class TrainingSession:
         if self._descent is None:
             raise BadCall("training", "one that was ended by another start, test or recovery", "begin it again")
         return self._descent
+
+
+def _exchanged_shapes(net: nn.Module) -> Dict[str, Tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in collect_exchanged(net).items()}
 
 
 def _labelled_share(y: Tensor) -> float:

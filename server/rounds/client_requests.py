@@ -15,7 +15,7 @@ import numpy as np
 
 from fedge.client.memory_scaling import can_narrow_clients
 from fedge.errors import BadInput
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, list_boards
 from fedge.flower.update_codec import UndecodableUpdate, compute_up_share, decode_result
 from fedge.knowledge.evidence_files import find_kinds
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
@@ -147,10 +147,11 @@ class FleetRequests:
             goals = {name: dataclasses.replace(goal, compression=fixed) for name, goal in goals.items()}
         asks = self._build_requests(ask, goals, states, histories)
         asks = {name: _add_encoding(each, task) for name, each in asks.items()}
+        models = self._cut_models(task.arrays, goals)
         questions = {
             name: OutgoingRequest(
                 each,
-                task.arrays,
+                models[name],
                 task.cut.within_s,
                 residuals.get(name) if goals[name].compression.kind == "topk" else None,
             )
@@ -164,6 +165,15 @@ class FleetRequests:
             for board, reply in replies.items()
         }
         return refuse_outliers(valid, task.arrays)
+
+    def _cut_models(self, arrays: NamedArrays, goals: Mapping[str, RoundGoal]) -> dict[str, NamedArrays]:
+        """Return the model that each client receives: the part that it may train, one object for all of a width."""
+        if self.narrow is None:
+            return dict.fromkeys(goals, arrays)
+        may = {board.name: board.entry.width for board in list_boards(self.experiment)}
+        widths = {name: min(goal.width, may[name]) for name, goal in goals.items()}
+        models = {width: take_leading(arrays, self.narrow(width)) for width in {*widths.values()} - {1.0}}
+        return {name: models.get(width, arrays) for name, width in widths.items()}
 
     @property
     def _fixed_compression(self) -> Compression | None:

@@ -207,20 +207,21 @@ def _price_transfers(
 ) -> tuple[Floats, Floats]:
     """Return seconds and joules above idling of both transfers and of encoding, each of shape (n,).
 
-    A front may have been offered with another encoding. Only the bytes of its upload scale: latency stays, and encoding
-    draws its own power instead of the radio's.
+    A front may have been offered with another encoding. Only bytes scale: latency stays, and encoding draws its own
+    power instead of the radio's.
 
     Args:
-        sent: Bytes of each update relative to the front's, both before they are encoded; one for all, or one each.
+        sent: Bytes of the model that each receives, and of its update before it is encoded, relative to the front's;
+            one for all, or one each.
     """
     offered = [(f.link_s, f.radio_j, f.up_s, f.latency_s, f.up_share, f.encode_s, f.encode_j) for f in fronts]
     link_s, radio_j, up_s, latency_s, share, encode_s, encode_j = np.array(offered).T
     was_encoded, is_encoded = share != 1.0, encoding.up_share != 1.0
-    bytes_s = np.maximum(up_s - latency_s - was_encoded * encode_s, 0.0)
-    part = np.array(sent)
-    same_s = link_s - up_s + latency_s
-    radio_w = np.maximum(radio_j - was_encoded * encode_j, 0.0) / np.maximum(same_s + bytes_s, 1e-12)
-    on_air_s = same_s + part * (encoding.up_share * bytes_s / share)
+    sent_s = np.maximum(up_s - latency_s - was_encoded * encode_s, 0.0)
+    received_s = np.maximum(link_s - up_s - latency_s, 0.0)
+    part, waits_s = np.array(sent), 2.0 * latency_s
+    radio_w = np.maximum(radio_j - was_encoded * encode_j, 0.0) / np.maximum(waits_s + received_s + sent_s, 1e-12)
+    on_air_s = waits_s + part * (received_s + encoding.up_share * sent_s / share)
     return on_air_s + is_encoded * (part * encode_s), radio_w * on_air_s + is_encoded * (part * encode_j)
 
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from fedge.worker import architectures, narrow_networks
 from fedge.worker.narrow_networks import CannotNarrow, narrow_network
-from fedge.worker.subnetwork_arrays import array_shapes, leading_slices, write_leading
+from fedge.worker.refusal import Refusal
+from fedge.worker.subnetwork_arrays import array_shapes, leading_slices, take_leading, write_leading
 from fedge.worker.task_shape import Shape
 
 pytest.importorskip("torch")
@@ -172,8 +173,10 @@ def trainer():
     return Trainer(tasks.make_builtin_task("synthetic-cnn"), DATA, threads=1)
 
 
-def trained(trainer, width, steps=3, seed=4):
-    training = trainer.start(trainer.initial_arrays(1), None, seed, TrainingOptions(steps, 8, 0.05, width=width))
+def trained(trainer, width, steps=3, seed=4, arrays=None):
+    training = trainer.start(
+        arrays or trainer.initial_arrays(1), None, seed, TrainingOptions(steps, 8, 0.05, width=width)
+    )
     training.advance(steps)
     return training.result()
 
@@ -195,6 +198,18 @@ def test_the_same_seed_gives_the_same_bits_whatever_was_trained_between(trainer)
     trained(trainer, 1.0)
     again = trained(trainer, 0.5)
     assert all(np.array_equal(value, again.arrays[name]) for name, value in first.arrays.items())
+
+
+def test_a_leading_part_trains_like_the_whole_and_one_that_is_too_narrow_or_of_another_model_is_refused(trainer):
+    start = trainer.initial_arrays(1)
+    parts = {width: take_leading(start, trainer.narrow_shapes(width)) for width in (0.75, 0.5)}
+    whole, *results = (trained(trainer, 0.5, arrays=arrays) for arrays in (start, *parts.values()))
+    for result in results:
+        assert all(np.array_equal(value, result.arrays[name]) for name, value in whole.arrays.items())
+    other = {name: np.zeros([n + 1 for n in np.shape(value)], np.float32) for name, value in start.items()}
+    for wrong, width in ((parts[0.5], 0.75), (parts[0.5], 1.0), (other, 0.5)):
+        with pytest.raises(Refusal):
+            trained(trainer, width, arrays=wrong)
 
 
 def test_a_full_training_is_not_touched_by_narrow_ones():

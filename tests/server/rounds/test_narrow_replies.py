@@ -8,10 +8,17 @@ from contracts.reports import report
 
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
-from fedge.types import MemoryUse, TrainingScale, TrainResult
+from fedge.types import MemoryUse, RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage
-from server.rounds.client_requests import find_narrow_shapes, to_contribution, validate_reply
-from server.transport.client_port import IncomingReply
+from fedge.worker.subnetwork_arrays import array_shapes
+from server.rounds.client_requests import (
+    FleetRequests,
+    RoundTask,
+    find_narrow_shapes,
+    to_contribution,
+    validate_reply,
+)
+from server.transport.client_port import IncomingReply, OutgoingRequest
 
 MODEL = {"w": np.zeros((4, 4), np.float32), "b": np.zeros(4, np.float32)}
 NARROW = {"w": (2, 4), "b": (2,)}
@@ -84,3 +91,22 @@ def test_small_minibatches_count_as_the_part_of_a_whole_one_that_they_are():
     steps = to_contribution("a", reply(full, None)).steps
     halves = to_contribution("a", reply(full, TrainingScale(8))).steps
     assert halves == round(steps / 2)
+
+
+def test_a_client_receives_the_widest_network_that_it_may_train_and_all_of_a_width_the_same_object():
+    sent = dict[str, OutgoingRequest]()
+
+    class Port:
+        def ask(self, questions, limit_s, enough=None):
+            sent.update(questions)
+            return {}
+
+    fleet = [{"device": "nano", "count": 3}, {"device": "agx-orin", "width": 0.5}]
+    goals = dict.fromkeys(("nano-1", "agx-orin-1"), RoundGoal("joint", 5))
+    goals |= dict.fromkeys(("nano-2", "nano-3"), RoundGoal("joint", 5, width=0.5))
+    requests = FleetRequests(Experiment.model_validate({"fleet": fleet}), Port(), shapes)
+    requests.request_training(RoundTask(1, 0.0, MODEL), goals, {})
+
+    assert sent["nano-1"].arrays is MODEL
+    assert array_shapes(sent["nano-2"].arrays) == NARROW
+    assert sent["nano-2"].arrays is sent["nano-3"].arrays is sent["agx-orin-1"].arrays

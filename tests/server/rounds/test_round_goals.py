@@ -19,7 +19,7 @@ from fedge.flower.update_codec import PREFIX, encode_answer
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow
-from fedge.types import FleetPlan, NamedArrays, NarrowOffer, RoundGoal, TrainResult
+from fedge.types import FleetPlan, MemoryUse, NamedArrays, NarrowOffer, RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
 from server.rounds.round_goals import list_encodings, update_progress
@@ -67,11 +67,13 @@ class Learners:
             return IncomingReply(ReplyMessage(board, front=offer, samples=100))
         self.asked.append(question)
         share = question.ask.goal.share
-        pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32) * min(1.0, share)
+        pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32)[: question.arrays["w"].size] * min(1.0, share)
         trained = TrainResult({"w": question.arrays["w"] + pull * (10.0 - question.arrays["w"])}, 0.5, 0.5)
         said = dataclasses.replace(
             answer(board, 10.0 * BOARDS[board] * share + self.delays_s.get(board, 0.0), truth=offer), front=offer
         )
+        used = MemoryUse(TrainingScale(16), TrainingScale(16, question.ask.goal.width), 900.0, 1000.0)
+        said = dataclasses.replace(said, report=dataclasses.replace(said.report, memory=used))
         reply, encoded = encode_answer(question.ask, question.arrays, question.residual, (said, trained))
         assert encoded is not None
         self.sent.append(encoded)

@@ -100,7 +100,7 @@ def test_a_narrow_network_is_priced_by_its_own_steps_and_bytes():
     problem = build_problem(build_columns(fronts), list(fronts.values()), options, context, GOAL)
     for k, option in enumerate(options):
         work, part = costs[option.width]
-        truth = link.transfer(4e6, part * 4e6, option.encoding.up_share)
+        truth = link.transfer(part * 4e6, part * 4e6, option.encoding.up_share)
         assert problem.fixed_s[1, k] == pytest.approx(truth.down_s + truth.up_s)
         assert problem.fixed_j[1, k] == pytest.approx(truth.radio_j)
         assert problem.scale[1, k] == pytest.approx(work * (0.2 + 0.8 * option.share))
