@@ -46,9 +46,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedge.costs.layers.network_cost import BatchWork, NetworkCost
+from fedge.decisions.mode_objectives import find_least_energy_within_slowdown
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import q_norm
-from fedge.types import Floats, Label, Modes, PowerMode
+from fedge.types import Floats, Label, Modes, PowerMode, Predictions
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,7 @@ def choose_within_slowdown(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     margin: float = 0.0,
 ) -> SlowdownChoice:
-    """Choose the row of least energy among those within the slowdown; MAXN always is.
+    """Choose the row of least energy, with ``MIN_KNOB_SAVING``, among those within the slowdown; MAXN always is.
 
     Predicted seconds and joules are of shape (modes,). The slowdown is relative to MAXN's time, the margin on predicted
     times in log units.
@@ -265,13 +266,13 @@ def choose_within_slowdown(
     """
     if not (math.isfinite(max_slowdown) and max_slowdown >= 1.0):
         raise BadInput("--max-slowdown", f"{max_slowdown:g}", "1 or more, as 1.05 for at most 5 % slower than MAXN")
-    slowdown = time_s / time_s[maxn_row]
-    within = slowdown * math.exp(margin) <= max_slowdown
-    within[maxn_row] = True
     lowered = (modes.knobs < modes.knobs[maxn_row]).sum(axis=1)
-    cost = np.where(within, joules * (1.0 + MIN_KNOB_SAVING) ** lowered, np.inf)
-    row = int(np.argmin(cost))
-    return SlowdownChoice(row, maxn_row, float(slowdown[row]), 1.0 - float(joules[row] / joules[maxn_row]))
+    priced_w = joules * (1.0 + MIN_KNOB_SAVING) ** lowered / time_s
+    sd_log = np.full_like(time_s, margin)
+    priced = Predictions(modes, step_s=time_s, power_w=priced_w, step_s_sd_log=sd_log, power_w_sd_log=sd_log)
+    row = find_least_energy_within_slowdown(priced, maxn_row, max_slowdown, z=1.0).row
+    slowdown, saving = float(time_s[row] / time_s[maxn_row]), 1.0 - float(joules[row] / joules[maxn_row])
+    return SlowdownChoice(row, maxn_row, slowdown=slowdown, saving=saving)
 
 
 def find_oracle_row(step_s: Floats, joules: Floats, maxn_row: int) -> int:
