@@ -1,4 +1,4 @@
-"""What a host knows of itself, for ``status.yml``: one JSON object; changes nothing, and every part fails alone."""
+"""Print a host's state as one JSON object for ``status.yml``; changes nothing, and every part fails alone."""
 # ruff: noqa: INP001, UP006, UP035, UP045 - a program beside the playbooks, for Python from 3.8 on
 # It imports the standard library only, nothing that is installed on the host:
 # a partly upgraded board has to answer too.

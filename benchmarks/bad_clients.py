@@ -99,11 +99,13 @@ def main() -> None:
     print(f"{'strategy':16} {'attack':10} {'accuracy':>9} {'energy (kJ)':>12} {'refused':>8}")
     for strategy, options in STRATEGIES.items():
         for attack in ATTACKS:
-            runs = [play(given, attack, seed, (strategy, options))[0] for seed in range(1, given.seeds + 1)]
+            runs = [
+                play(given, attack, seed=seed, strategy=(strategy, options))[0] for seed in range(1, given.seeds + 1)
+            ]
             accuracy, energy_j, refused = (statistics.fmean(column) for column in zip(*runs, strict=True))
             print(f"{strategy:16} {attack:10} {accuracy:9.3f} {energy_j / 1e3:12.1f} {refused:8.0f}", flush=True)
     for alpha in (1.0, 0.1):
-        _, norms = play(given, "none", 1, ("FedAvg", {}), alpha)
+        _, norms = play(given, "none", seed=1, strategy=("FedAvg", {}), alpha=alpha)
         print(f"honest clients, alpha {alpha:g}: largest change {find_largest(norms, given.clients):.1f} medians")
 
 

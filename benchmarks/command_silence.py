@@ -200,7 +200,14 @@ def measure_silence(command: str, folder: Path) -> Silence:
                 if not piece:
                     break
     wall_s = time.monotonic() - started_s
-    return Silence(longest_s[True], longest_s[False], after[:60], wall_s, process.returncode, chatter)
+    return Silence(
+        named_s=longest_s[True],
+        unnamed_s=longest_s[False],
+        after=after[:60],
+        wall_s=wall_s,
+        code=process.returncode,
+        chatter=chatter,
+    )
 
 
 def main() -> int:

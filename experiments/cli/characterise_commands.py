@@ -20,6 +20,7 @@ from experiments.cli.command_output import (
     warn,
     write_output,
 )
+from experiments.report.quantities import duration
 from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
 
         def report(words: str, step: str) -> None:
             tried = total - len(run.remaining_points)
-            place = f"point {min(tried + 1, total)} of {total}{_format_remaining(run.local_remaining_s)}"
+            left_s = run.local_remaining_s
+            left = "" if left_s is None else f", {duration(left_s, 1)} left"
+            place = f"point {min(tried + 1, total)} of {total}{left}"
             within = f", {step}" if step else ""
             show(tried, f"{place}{within}: {words}")
             begin_phase(f"{place}{within}")
@@ -122,12 +125,6 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
                 warn(f"{place}: {words}")
 
         yield report
-
-
-def _format_remaining(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f", {seconds / 60:.0f} min left" if seconds >= 60 else ", < 1 min left"
 
 
 def characterise_report(folder: Folder) -> None:

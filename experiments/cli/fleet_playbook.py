@@ -13,12 +13,12 @@ from experiments.cli.command_output import make_console, make_progress_console
 from experiments.fleet import selected_fleet
 from experiments.fleet.inventory import format_names
 from experiments.fleet.key_folder import read_signer
-from experiments.fleet.playbook_progress import PlaybookProgress, format_elapsed, summarize_playbook
+from experiments.fleet.playbook_progress import PlaybookProgress, summarize_playbook
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, execute_playbook
 from experiments.fleet.revocation import REVOCATIONS, revoke_certificates
 from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
 from experiments.fleet.server_connection import list_logins
-from experiments.report.quantities import data_size
+from experiments.report.quantities import data_size, duration
 from experiments.report.tables import print_lines
 from fedge.errors import BadInput
 
@@ -144,7 +144,7 @@ def follow_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> Play
         stays = "stopped; what was done until then stays, and the same command goes on from there"
         print_lines(console, [f"{stays}; log: {log}"])
         raise
-    took = f"took {format_elapsed(time.monotonic() - started_s)}; all of Ansible's output: {log}"
+    took = f"took {duration(int(time.monotonic() - started_s), 1)}; all of Ansible's output: {log}"
     print_lines(console, [*summarize_outcome(outcome, fleet, check=call.check), took])
     return outcome
 

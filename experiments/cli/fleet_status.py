@@ -23,6 +23,7 @@ from experiments.fleet.status_records import (
     format_duration,
 )
 from experiments.report.tables import print_lines
+from fedge.groups import group_pairs
 
 TABLE_WIDTH = 100
 DAY_S = 86_400.0
@@ -137,10 +138,7 @@ def _print_findings(console: Console, host: BoardStatus | ServerStatus, server_l
 
 def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) -> None:
     """Print the notes on healthy hosts, each once with the hosts that it applies to."""
-    noted: dict[str, list[str]] = {}
-    for host in hosts:
-        for finding in host.findings:
-            noted.setdefault(finding.what, []).append(host.name)
+    noted = group_pairs((finding.what, host.name) for host in hosts for finding in host.findings)
     for what, names in noted.items():
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         print_lines(console, [f"note: {', '.join(names[:MAX_NAMES])}{more}: {what}"])

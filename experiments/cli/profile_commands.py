@@ -13,6 +13,7 @@ import typer
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import AsJson, TableBatchSize, TableBoard, TableWorkload, build_options
 from experiments.cli.command_output import Outputs, print_json, print_line, show_bar, warn
+from experiments.report.quantities import duration
 from fedge.errors import BadInput
 from fedge.phases import begin_phase
 from fedge.user_catalogue import FOLDER_VARIABLE
@@ -70,7 +71,7 @@ def profile(
 
 def describe_profile(outcome: ProfileOutcome) -> str:
     """Describe the table and its cost in one line."""
-    cost = f"{outcome.board_s / 60:.1f} min of board time, {outcome.board_j / 1e3:.2f} kJ"
+    cost = f"{duration(outcome.board_s)} of board time, {outcome.board_j / 1e3:.2f} kJ"
     if outcome.file is None:
         return f"nothing written: all {outcome.failed} modes failed; {cost}"
     counts = {"not settled": outcome.not_settled, "failed": outcome.failed}
@@ -94,12 +95,12 @@ def show_progress(campaign: ProfilingCampaign) -> Iterator[Callable[[str], None]
 
 
 def _describe_progress(past: ProfilingHistory, tried: int, total: int) -> str:
-    """Describe the position and the remaining minutes of board time at the pace so far."""
+    """Describe the position and the remaining board time at the pace so far."""
     place = f"mode {min(tried + 1, total)} of {total}"
     if not past.done:
         return place
     per_mode_s = sum(mode.seconds for mode in past.done) / len(past.done)
-    return f"{place}, {(total - tried) * per_mode_s / 60:.0f} min left"
+    return f"{place}, {duration((total - tried) * per_mode_s, 1)} left"
 
 
 def calibrate(

@@ -45,7 +45,7 @@ class PlannedFault:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """What a run has said until now.
+    """Progress of a run as far as it has reported it.
 
     Attributes:
         rounds_at_s: When each of its rounds ended, in seconds after the start.
@@ -84,7 +84,7 @@ class BoardFaultOutcome:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What did not hold."""
+        """Expectations that did not hold."""
         wrong = {
             "its undoing failed": not self.undone,
             "the board did not come back": self.back_s is None and not self.refusal,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from experiments.fleet.inventory import format_names
 from experiments.fleet.playbook_runner import FAILED, PLAY, UNREACHABLE, HostProgress, PlaybookEvent, PlaybookState
+from experiments.report.quantities import duration
 from experiments.report.tables import print_lines
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def format_waiting(hosts: Sequence[str], done: frozenset[str], elapsed_s: float)
     Hosts that have been given up count as ``done``.
     """
     awaited = [name for name in hosts if name not in done]
-    line = f"{len(hosts) - len(awaited)} of {len(hosts)} hosts have answered ({format_elapsed(elapsed_s)})"
+    line = f"{len(hosts) - len(awaited)} of {len(hosts)} hosts have answered ({duration(int(elapsed_s), 1)})"
     return f"{line}; waiting for {format_names(awaited, NAMES_SHOWN)}" if awaited else line
 
 
@@ -138,7 +139,7 @@ def build_progress_table(title: str, state: PlaybookState, elapsed_s: float) -> 
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title=f"{title}   {state.play}   {format_elapsed(elapsed_s)}", title_justify="left", expand=True)
+    shown = Table(title=f"{title}   {state.play}   {duration(int(elapsed_s), 1)}", title_justify="left", expand=True)
     shown.add_column("host", no_wrap=True)
     shown.add_column("task", ratio=1, no_wrap=True, overflow="ellipsis")
     for count in ("ok", "changed", "failed"):
@@ -147,11 +148,6 @@ def build_progress_table(title: str, state: PlaybookState, elapsed_s: float) -> 
         doing = Text(format_failure(host.failure), style="red") if host.failure else Text(host.task)
         shown.add_row(Text(name), doing, str(host.ok), str(host.change_count), str(host.failed))
     return shown
-
-
-def format_elapsed(elapsed_s: float) -> str:
-    minutes, seconds = divmod(int(elapsed_s), 60)
-    return f"{minutes}:{seconds:02d}"
 
 
 def format_play(state: PlaybookState) -> list[str]:

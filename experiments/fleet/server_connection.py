@@ -217,17 +217,17 @@ def open_tunnel(server: ServerConnection, page: DashboardAddress, port: int) -> 
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
 
-        def lost(code: int) -> RunFailed:
+        def explain_loss(code: int) -> RunFailed:
             errors.seek(0)
             return RunFailed(
                 explain_failure(server, code if code > 0 else SSH_FAILED, errors.read().decode("utf-8", "replace"))
             )
 
         def wait() -> None:
-            raise lost(process.wait())
+            raise explain_loss(process.wait())
 
         try:
-            _wait_for_page(process, port, server, lost)
+            _wait_for_page(process, port, server, explain_loss)
             yield wait
         finally:
             end_process(process, END_LIMIT_S)
@@ -255,13 +255,13 @@ def no_page_error(server: ServerConnection) -> RunFailed:
 
 
 def _wait_for_page(
-    process: subprocess.Popen[bytes], port: int, server: ServerConnection, lost: Callable[[int], RunFailed]
+    process: subprocess.Popen[bytes], port: int, server: ServerConnection, explain_loss: Callable[[int], RunFailed]
 ) -> None:
     """Wait until the dashboard responds through the tunnel."""
     end_s = time.monotonic() + OPENS_WITHIN_S
     while time.monotonic() < end_s:
         if process.poll() is not None:
-            raise lost(process.returncode)
+            raise explain_loss(process.returncode)
         found = probe_page(LOOPBACK, port)
         if found:
             return

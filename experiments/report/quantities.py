@@ -93,12 +93,12 @@ def energies(*values_j: float) -> tuple[str, ...]:
     return tuple(number(value / scale.per, 3, scale.unit) for value in values_j)
 
 
-def duration(value_s: float | None) -> str:
-    """Format a duration: 45.3 s, 12 min 5 s, 3 h 12 min."""
+def duration(value_s: float | None, digits: int = 3) -> str:
+    """Format a duration: 45.3 s, 12 min 5 s, 3 h 12 min; ``digits`` 1 leaves out fractions of a second."""
     if value_s is None or not math.isfinite(value_s):
         return UNKNOWN
     if value_s < 120:
-        return number(value_s, 3, "s")
+        return number(value_s, digits, "s")
     minutes, seconds = divmod(round(value_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"

@@ -277,7 +277,7 @@ class SweepRun:
             return None
         seconds = idle_before_repeat_s(point, self.plan, self.journal)
         if seconds > 0:
-            report(f"resting {seconds / 60:.1f} min before repeat {point.repeat + 1}")
+            report(f"resting {seconds:.0f} s before repeat {point.repeat + 1}")
             rig.idle(seconds)
         try:
             self.journal.finish(rig.measure(point, workload, self.plan.course, report))

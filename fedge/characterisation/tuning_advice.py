@@ -55,7 +55,7 @@ from fedge.costs.input_pipeline.pipeline_model import (
     scale_host_times,
     solve_steady_state,
 )
-from fedge.groups import group_by
+from fedge.groups import group_by, group_pairs
 from fedge.types import DeviceSpec, Label, PowerMode
 
 MEMORY_SLOPE = -0.5
@@ -233,16 +233,18 @@ def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> I
 def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
     """Propose storages that are faster in pairs of settings that differ in nothing else."""
     own = model.now.point
-    faster: dict[str, list[float]] = {}
     there = {
         without_knob(one.point, "storage"): _sample_fetch_s(one.stats)
         for one in group
         if one.point.storage == own.storage
     }
-    for one in group:
-        before_s = there.get(without_knob(one.point, "storage"), 0.0)
-        if one.point.storage != own.storage and one.point.cache == own.cache and before_s > 0:
-            faster.setdefault(one.point.storage, []).append(_sample_fetch_s(one.stats) / before_s)
+    faster = group_pairs(
+        (one.point.storage, _sample_fetch_s(one.stats) / before_s)
+        for one in group
+        if one.point.storage != own.storage
+        and one.point.cache == own.cache
+        and (before_s := there.get(without_knob(one.point, "storage"), 0.0)) > 0
+    )
     for name, ratios in faster.items():
         part = median(ratios)
         if part < 1.0:

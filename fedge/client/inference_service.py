@@ -38,7 +38,7 @@ from fedge.types import DeviceSpec, Floats, LayerWork, Measurement, Modes, Power
 
 @dataclass(frozen=True, slots=True)
 class InferenceWork:
-    """What is inferred: a network, or one that the name of a cost stands for, in batches of ascending sizes.
+    """A network, or one that the name of a cost stands for, that is inferred in batches of ascending sizes.
 
     Attributes:
         placed: A planned batch at the top clocks, to which the costs are scaled; None without a plan.

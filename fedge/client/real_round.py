@@ -144,7 +144,7 @@ class _RealRound:
         began_s = time.monotonic()
         conditions = plan_conditions(setup, self.request, attempt)
         device = _open_device(self.session, conditions, self._install_service(conditions))
-        context = build_round(setup, conditions, device, self.reporter, self._time_left_s)
+        context = build_round(setup, conditions, device, reporter=self.reporter, time_left_s=self._time_left_s)
         training = _RoundTraining()
         try:
             result = yield from self._train(setup, conditions, context, device=device, training=training)
@@ -245,7 +245,7 @@ class _RealRound:
 
 @dataclass(slots=True, eq=False)
 class _RoundTraining:
-    """What is known of a training once it has failed or ended."""
+    """State of a training, read once it has failed or ended."""
 
     watchdog: Watchdog = field(default_factory=Watchdog)
     worker: WorkerTraining | None = None

@@ -187,7 +187,7 @@ class RoundState:
         return (*self.recalled, *add_measurements(self.earlier, self.parts))
 
     @property
-    def before(self) -> tuple[Measurement, ...]:
+    def measured_before(self) -> tuple[Measurement, ...]:
         """Return the board's own measurements before the round."""
         return (*self.recalled, *self.earlier)
 
@@ -209,7 +209,7 @@ class RoundState:
     @property
     def warm_up_steps_left(self) -> float:
         """Return the remaining warm-up time in units of steps."""
-        return 0.0 if self.parts else warm_up_steps(self.before)
+        return 0.0 if self.parts else warm_up_steps(self.measured_before)
 
     def run_probe(self, mode: PowerMode, steps: int) -> None:
         """Run ``steps`` steps in ``mode`` to measure it."""
@@ -289,7 +289,7 @@ class RoundState:
 def step_budget_s(state: RoundState) -> float | None:
     """Return the time per step that the deadline allows without slack, in seconds, or None if there is no deadline."""
     end_s = _round_end_s(state, 0.0)
-    steps = state.goal.steps + warm_up_steps(state.before)
+    steps = state.goal.steps + warm_up_steps(state.measured_before)
     return None if end_s is None else (end_s - state.link.down_s - state.link.up_s) / steps
 
 

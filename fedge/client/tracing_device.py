@@ -189,14 +189,14 @@ class TracingDevice:
             self.service_replies.take_use(0.0)
         began_s = ended_s = self._clock.now_s()
 
-        def timed(count: int) -> object:
+        def note_end(count: int) -> object:
             nonlocal ended_s
             reply = work(count)
             ended_s = self._clock.now_s()
             return reply
 
         try:
-            measured = self._device.measure(workload, steps, timed, limit_s)
+            measured = self._device.measure(workload, steps, note_end, limit_s)
         except BaseException:
             self._store_part(began_s, self._clock.now_s())
             raise

@@ -16,6 +16,7 @@ import numpy as np
 from fedge.devices.tables.csv_sheet import decode_text, float_or_nan, read_bytes
 from fedge.errors import BadInput
 from fedge.experiment import AvailabilitySpec, Experiment, FleetBoard
+from fedge.groups import group_pairs
 from fedge.seeds import make_generator
 
 TRACE_COLUMNS = ("board", "on_s", "off_s")
@@ -131,9 +132,7 @@ def read_availability_trace(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
         BadInput: The file is missing, lacks a column, or has an invalid line; names file and line.
     """
     text = decode_text(str(path), read_bytes(path, _EXPECTED_TRACE), f"{_EXPECTED_TRACE}, in UTF-8")
-    intervals: dict[str, list[tuple[float, float, int]]] = {}
-    for line, board, on_s, off_s in _iter_lines(path, text):
-        intervals.setdefault(board, []).append((on_s, off_s, line))
+    intervals = group_pairs((board, (on_s, off_s, line)) for line, board, on_s, off_s in _iter_lines(path, text))
     return {board: _join_intervals(path, board, sorted(lines)) for board, lines in intervals.items()}
 
 

@@ -25,10 +25,11 @@ import numpy as np
 
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
+from fedge.groups import group_by
 from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry, parse_date
 from fedge.modes import stack_modes
 from fedge.pareto import front_mask
-from fedge.types import Label, Measurement, MemoryObservation, PowerMode, ReferenceRows
+from fedge.types import Label, Measurement, MemoryObservation, ReferenceRows
 from fedge.wire import InvalidMessage, from_json, to_json
 
 FILE = "knowledge.json"
@@ -351,10 +352,11 @@ def limit_measurements(measurements: Sequence[Measurement], limit: int = MAX_MOD
         measurements: Newest last.
         limit: Number of modes.
     """
-    repeats: dict[PowerMode, list[Measurement]] = {}
-    for one in measurements:
-        if not one.throttled and all(math.isfinite(v) and v > 0 for v in (one.step_s, one.power_w)):
-            repeats.setdefault(one.mode, []).append(one)
+    usable = (
+        one for one in measurements
+        if not one.throttled and all(math.isfinite(v) and v > 0 for v in (one.step_s, one.power_w))
+    )  # fmt: skip
+    repeats = group_by(usable, lambda one: one.mode)
     modes = list(repeats)
     if len(modes) > limit:
         modes = [modes[row] for row in _spread_rows([repeats[mode][-1] for mode in modes], limit)]
@@ -392,10 +394,7 @@ def age_days(entry: KnowledgeEntry, now: datetime) -> float:
 
 def _merge_boards(found: Sequence[BoardEvidence]) -> list[tuple[str, list[BoardEvidence]]]:
     """Return the evidence by board, the board of the newest entry first."""
-    boards: dict[str, list[BoardEvidence]] = {}
-    for evidence in found:
-        boards.setdefault(evidence.board, []).append(evidence)
-    return list(boards.items())
+    return list(group_by(found, lambda evidence: evidence.board).items())
 
 
 def _join(found: Sequence[BoardEvidence]) -> list[Measurement]:

@@ -137,7 +137,9 @@ def fit_curves(
         ended[better] |= small
         running = running[~ended]
     residuals = data - fits.values
-    return CurveFit(fits.here, fits.best, residuals, fits.slopes, student_weights(residuals / noise_sd))
+    return CurveFit(
+        fits.here, fits.best, residuals=residuals, slopes=fits.slopes, weights=student_weights(residuals / noise_sd)
+    )
 
 
 def differentiate(function: Callable[[Floats], Floats], at: Floats, step: float) -> tuple[Floats, Floats]:

@@ -70,7 +70,13 @@ def fit_boards(
     ``shared`` has measurements of other boards of their kind.
     """
     return tuple(
-        _fit_board(experiment, board.index, states[board.name], fronts[board.name], shared.get(board.name, ()))
+        _fit_board(
+            experiment,
+            board.index,
+            state=states[board.name],
+            front=fronts[board.name],
+            shared=shared.get(board.name, ()),
+        )
         for board in list_boards(experiment)
         if board.name in states and board.name in fronts and states[board.name].measurements
     )

@@ -85,7 +85,7 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     names = sorted(answers)
     cut = {board for board in names if answers[board].cut}
     refused = {board for board in names if answers[board].is_refused}
-    settled = settle_reports(opening, {board: answers[board].report for board in names}, late, cut, refused)
+    settled = settle_reports(opening, {board: answers[board].report for board in names}, late, cut=cut, refused=refused)
     round_s, statuses = settled.verdict.round_s, settled.verdict.list_statuses()
     parts = {
         board: _build_part(opening, answers[board], settled, row=row, status=statuses[row])

@@ -90,7 +90,7 @@ def list_store_files(where: Path) -> StoreListing:
             (wals if is_wal else parts)[-before] = path
             end = -before
     temporary = tuple(where / name for name in names if name.endswith(TEMPORARY))
-    return StoreListing(parts, wals, damaged, tuple(superseded), temporary)
+    return StoreListing(parts, wals, damaged=damaged, superseded=tuple(superseded), temporary=temporary)
 
 
 def numbered_path(where: Path, number: int, kind: str) -> Path:

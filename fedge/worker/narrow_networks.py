@@ -119,7 +119,7 @@ def _trace_layers(net: nn.Module, images: Tensor) -> List[ExecutedLayer]:
     last = [(int(images.shape[1]), int(images.shape[2] * images.shape[3]))]
     names = {module: name for name, module in net.named_modules()}
 
-    def before(module: nn.Module, given: Tuple[Tensor, ...]) -> None:
+    def note_layer(module: nn.Module, given: Tuple[Tensor, ...]) -> None:
         x = given[0]
         if x.dim() == 4:
             last[0] = int(x.shape[1]), int(x.shape[2] * x.shape[3])
@@ -127,14 +127,14 @@ def _trace_layers(net: nn.Module, images: Tensor) -> List[ExecutedLayer]:
             ran.add(module)
             seen.append(ExecutedLayer(names[module], module, *last[0]))
 
-    def after(_module: nn.Module, _given: Any, x: Any) -> None:
+    def note_shape(_module: nn.Module, _given: Any, x: Any) -> None:
         if isinstance(x, Tensor) and x.dim() == 4:
             last[0] = int(x.shape[1]), int(x.shape[2] * x.shape[3])
 
     hooks = []
     for module in net.modules():
         if not list(module.children()):
-            hooks += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+            hooks += [module.register_forward_pre_hook(note_layer), module.register_forward_hook(note_shape)]
     try:
         net(images)
     except Exception as error:
@@ -165,15 +165,15 @@ def _make_channel_rule(layers: List[ExecutedLayer], width: float) -> Callable[[i
             known = steps.get(channels, 1)
             steps[channels] = known * step // math.gcd(known, step)
 
-    def kept(channels: int) -> int:
+    def count_kept(channels: int) -> int:
         step = steps.get(channels, 1)
         # Rounded before ceil, or floating-point error would make 0.55 * 100 keep 56 channels, not 55.
         return min(channels, math.ceil(round(width * channels, 9) / step) * step)
 
-    return kept
+    return count_kept
 
 
-def _cut_layers(layers: List[ExecutedLayer], kept: Callable[[int], int]) -> List[Tuple[nn.Module, float]]:
+def _cut_layers(layers: List[ExecutedLayer], count_kept: Callable[[int], int]) -> List[Tuple[nn.Module, float]]:
     """Cut the layers in place; return those with missing inputs and their scale factors full / kept."""
     dense = [layer.name for layer in layers if isinstance(layer.module, DENSE)]
     if len(dense) < 2:
@@ -184,27 +184,27 @@ def _cut_layers(layers: List[ExecutedLayer], kept: Callable[[int], int]) -> List
         first = not begun
         if isinstance(layer.module, DENSE):
             begun = True
-            factor = _cut_dense(layer, first, layer.name == dense[-1], kept)
+            factor = _cut_dense(layer, first, layer.name == dense[-1], count_kept)
             if factor != 1.0:
                 scaled.append((layer.module, factor))
         elif begun:
-            _cut_norm(layer.module, kept)
+            _cut_norm(layer.module, count_kept)
     return scaled
 
 
-def _cut_dense(layer: ExecutedLayer, first: bool, last: bool, kept: Callable[[int], int]) -> float:
+def _cut_dense(layer: ExecutedLayer, first: bool, last: bool, count_kept: Callable[[int], int]) -> float:
     module: Any = layer.module
     weight = module.weight
-    rows = weight.shape[0] if last else kept(int(weight.shape[0]))
+    rows = weight.shape[0] if last else count_kept(int(weight.shape[0]))
     if isinstance(module, nn.Linear):
         full = module.in_features
         flat = full == layer.channels_before * layer.pixels_before
-        narrow = kept(layer.channels_before) * layer.pixels_before if flat else kept(full)
+        narrow = count_kept(layer.channels_before) * layer.pixels_before if flat else count_kept(full)
         columns = given = full if first else narrow
         module.in_features, module.out_features = columns, rows
     else:
         full = module.in_channels
-        given = full if first else kept(full)
+        given = full if first else count_kept(full)
         module.groups, columns = _cut_groups(layer, given, rows)
         module.in_channels, module.out_channels = given, rows
     _cut_array(module, "weight", rows, columns)
@@ -223,14 +223,14 @@ def _cut_groups(layer: ExecutedLayer, given: int, rows: int) -> Tuple[int, int]:
     return given, 1
 
 
-def _cut_norm(norm: nn.Module, kept: Callable[[int], int]) -> None:
+def _cut_norm(norm: nn.Module, count_kept: Callable[[int], int]) -> None:
     module: Any = norm
     if isinstance(norm, nn.GroupNorm):
-        channels = kept(norm.num_channels)
+        channels = count_kept(norm.num_channels)
         module.num_groups = channels // (norm.num_channels // norm.num_groups)
         module.num_channels = channels
     else:
-        channels = module.num_features = kept(int(module.num_features))
+        channels = module.num_features = count_kept(int(module.num_features))
     for name in ("weight", "bias", "running_mean", "running_var"):
         _cut_array(module, name, channels)
 

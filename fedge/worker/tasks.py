@@ -163,7 +163,7 @@ def _wrap_user_function(name: str, part: str, function: Callable[..., Any]) -> C
     """Wrap the user's function so that its errors name the line in the task file."""
 
     @functools.wraps(function)
-    def called(*given: Any) -> Any:
+    def call_task(*given: Any) -> Any:
         try:
             return function(*given)
         except Refusal:
@@ -171,7 +171,7 @@ def _wrap_user_function(name: str, part: str, function: Callable[..., Any]) -> C
         except (Exception, SystemExit) as error:
             raise _task_error(name, part + SIGNATURES[part], error) from error
 
-    return called
+    return call_task
 
 
 def _make_checked_build(name: str, model: Callable[..., Any]) -> "Callable[[Shape], nn.Module]":

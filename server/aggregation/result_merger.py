@@ -13,6 +13,7 @@ import numpy as np
 
 from fedge.errors import RunFailed, describe_error
 from fedge.experiment import Experiment
+from fedge.groups import group_by
 from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store_records import REFUSED, EventRow
@@ -134,9 +135,7 @@ def check_merged_model(experiment: Experiment, number: int, arrays: NamedArrays)
 
 def describe_failures(errors: Mapping[str, str]) -> str:
     """List why clients failed, each reason once; the first ``MAX_NAMED_BOARDS`` clients are named."""
-    boards: dict[str, list[str]] = {}
-    for board, error in list(errors.items())[:MAX_NAMED_BOARDS]:
-        boards.setdefault(error, []).append(board)
+    boards = group_by(list(errors)[:MAX_NAMED_BOARDS], errors.__getitem__)
     reasons = [
         error if error.startswith(f"{names[0]} ") else f"{', '.join(names)}: {error}" for error, names in boards.items()
     ]

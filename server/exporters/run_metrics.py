@@ -17,6 +17,7 @@ from fedge.costs.layered_work import build_workload
 from fedge.devices import catalogue
 from fedge.devices.tables.mode_table import read_table_label
 from fedge.experiment import Experiment, FleetBoard, WorkloadSpec, list_boards
+from fedge.groups import group_by
 from fedge.telemetry.savings import compute_saving, select_comparable
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_records import ClientRow, RoundRow, relative_error
@@ -154,10 +155,9 @@ def _compute_round_metrics(row: RoundRow, policy: str) -> dict[str, float]:
 
 def _compute_board_metrics(rows: Iterable[ClientRow], by_kind: bool) -> dict[str, float]:
     """Return ``board_power_w/nano-1`` or ``kind_power_w/nano`` and so on; the mean if a name has several rows."""
-    named: dict[str, list[ClientRow]] = {}
-    for row in sorted(rows, key=lambda row: (row.board, row.start_s)):
-        # A board that never replied has no device and no metrics; its empty name is filtered out below.
-        named.setdefault(row.device if by_kind else row.board, []).append(row)
+    # A board that never replied has no device and no metrics; its empty name is filtered out below.
+    ordered = sorted(rows, key=lambda row: (row.board, row.start_s))
+    named = group_by(ordered, lambda row: row.device if by_kind else row.board)
     prefix, metrics = "kind" if by_kind else "board", {}
     for name in sorted(filter(None, named)):
         for figure, read in BOARD_METRICS.items():

@@ -148,7 +148,7 @@ class Coordinator(RunLoop):
             goals=goals,
             others_at_work=bool(self.overdue.busy_boards()),
         )
-        fleet, rested_j = _update_fleet(opening, availability, late, settled, answers)
+        fleet, rested_j = _update_fleet(opening, availability, late, settled=settled, answers=answers)
         evaluated = evaluate_on_clients(
             self.requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
         )

@@ -14,6 +14,7 @@ from functools import cache
 from itertools import chain
 from statistics import median
 
+from fedge.groups import group_by
 from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
 from fedge.types import Measurement, PowerMode, pick_median
 from fedge.wire import ClientState
@@ -66,12 +67,8 @@ def share_measurements(
         For each client of ``asked``, measurements with their ``board`` set, newest last; all boards of a group that
         contradict no donor get the same.
     """
-    alike: dict[Hashable, list[str]] = {}
-    for board in sorted(kinds.keys() - peers):
-        alike.setdefault(kinds[board], []).append(board)
-    absent: dict[Hashable, list[str]] = {}
-    for board in sorted(peers):
-        absent.setdefault(kinds[board], []).append(board)
+    alike = group_by(sorted(kinds.keys() - peers), kinds.__getitem__)
+    absent = group_by(sorted(peers), kinds.__getitem__)
     place = {board: number for boards in alike.values() for number, board in enumerate(boards)}
     known = cache(lambda board: _index_by_mode(board, states[board].measurements if board in states else ()))
     donors = cache(lambda kind, group: [*_list_donors(alike[kind], group, known), *absent.get(kind, ())])

@@ -290,7 +290,11 @@ class GridPort:
         replies, waiting = self._push(questions, at_s, at_s + kept_s)
         ends_s = at_s + timeout_s
         for pulled in poll(
-            self._grid, self._clock, waiting, ends_s, lambda: self._outstanding.list_ids_except(waiting)
+            self._grid,
+            self._clock,
+            waiting,
+            ends_s,
+            list_others=lambda: self._outstanding.list_ids_except(waiting),
         ):
             fresh = 0
             for message in pulled:

@@ -14,6 +14,7 @@ from fedge.characterisation.sweep_plan import KIND_NAMES, SweepPoint, describe_p
 from fedge.characterisation.sweep_prediction import EpochPrediction
 from fedge.characterisation.sweep_run import SweepListing, SweepOutcome
 from fedge.characterisation.sweep_store import FINDINGS_FILE, JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
+from fedge.groups import group_pairs
 from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
 
@@ -47,9 +48,7 @@ def describe_outcome(outcome: SweepOutcome) -> list[str]:
 
 
 def _list_missing(word: str, gone: MissingPoints) -> Iterator[str]:
-    reasons: dict[str, list[SweepPoint]] = {}
-    for point, reason in gone:
-        reasons.setdefault(reason, []).append(point)
+    reasons = group_pairs((reason, point) for point, reason in gone)
     for reason, points in list(reasons.items())[:MOST_REASONS]:
         more = f" and {len(points) - 1} more" if len(points) > 1 else ""
         yield f"{word}: {describe_point(points[0])}{more}: {reason}"

@@ -162,7 +162,7 @@ def render_fleet(
     title = Text.assemble(
         (experiment.name, "bold"),
         f"  {experiment.policy.name}  ",
-        (f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}", "dim"),
+        (duration(int(elapsed_s), 1), "dim"),
     )
     head.add_row(title, Text(f"round {done}/{experiment.rounds}"), ProgressBar(experiment.rounds, done, width=24))
     parts = (

@@ -30,6 +30,7 @@ from experiments.report.run.loaded_runs import LoadedRun, find_common_goal, find
 from experiments.report.run.run_names import experiment_key
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
 from fedge.confidence_interval import ConfidenceInterval, mean_interval, paired_interval
+from fedge.groups import group_pairs
 
 RunFigure = Callable[[LoadedRun], float | None]
 RoundFigures = Callable[[LoadedRun], Sequence[float | None]]
@@ -325,11 +326,12 @@ def _accumulate_energy_j(run: LoadedRun) -> Sequence[float | None]:
 
 
 def _band_traces(key: str, group: SeedGroup, values: RoundFigures, per: float) -> Iterator[Trace]:
-    by_round: dict[int, list[float]] = {}
-    for run in group.runs:
-        for row, value in zip(run.rounds, values(run), strict=True):
-            if value is not None:
-                by_round.setdefault(row.round, []).append(value / per)
+    by_round = group_pairs(
+        (row.round, value / per)
+        for run in group.runs
+        for row, value in zip(run.rounds, values(run), strict=True)
+        if value is not None
+    )
     means = {number: mean for number, one in sorted(by_round.items()) if (mean := mean_interval(one)) is not None}
     top = 1.0 / per if key == "accuracy" and per < 1.0 else math.inf
     known = [(number, mean) for number, mean in means.items() if mean.half_width is not None]

@@ -172,7 +172,7 @@ class ClientOffsets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientRecord:
-    """What clients have measured; arrays have one element per client.
+    """Measurements of clients in arrays with one element per client.
 
     Attributes:
         log_s: Sum of log ratios of measured to predicted step time; ``log_w`` that of power.

@@ -74,7 +74,7 @@ def test_the_table_takes_names_as_they_are():
 
     assert "[red]x" in out.getvalue()
     assert "[/nothing]" in out.getvalue()
-    assert "1:05" in out.getvalue()
+    assert "65 s" in out.getvalue()
 
 
 def test_a_summary_counts_names_what_failed_and_says_what_to_do():

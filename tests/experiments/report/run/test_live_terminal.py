@@ -37,7 +37,7 @@ def test_the_view_shows_the_fleet_and_every_board(make_run):
     for part in (
         "demo",
         "balanced",
-        "1:15",
+        "75 s",
         "round 3/3",
         "accuracy 83.3 %",
         "20.0 s (deadline 22.0 s)",
