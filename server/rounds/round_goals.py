@@ -66,7 +66,12 @@ def _planned_energy_j(fleet: FleetState, plan: FleetPlan) -> float | None:
 
 
 UNCERTAINTY = 0.1
-"""Weight of a client's waiting against the utility of its samples, as of the selector ``planner``."""
+"""Weight of a client's waiting against its samples, as of the selector ``planner``."""
+NARROW_ROUNDS = 2 / 3
+"""Part of a run's rounds, from the first, in which clients may be asked for narrow networks. Channels that a client
+never trains do not learn its data: with the slowest two of eight clients at half of the channels, the digits end 0.6
+points below whole networks; with a quarter of their steps instead 0.1 (``run_variant`` of benchmarks/local_steps.py,
+10 rounds, three seeds)."""
 CHOSEN = (Compression("none"), Compression("int8"), Compression("topk"))
 """Encodings that are chosen from; half precision sends twice the bytes of ``int8`` for the same progress."""
 MAX_RESIDUAL_BYTES = 2**30
@@ -84,12 +89,18 @@ def build_joint_context(
     trainable: Collection[str],
     task: LearningTask,
 ) -> JointContext:
-    """Return weights, encodings, widths and the model of progress for the next round of ``selected`` clients."""
-    clients = build_candidates(availability, fleet, selected)
+    """Return weights, encodings, widths and the model of progress for the next round of ``selected`` clients.
+
+    Weights are gains without losses: the server averages by samples, and losses of narrow networks and of short parts
+    are higher, so that such clients would be asked for ever more of the same.
+    """
+    clients = [replace(one, loss=None) for one in build_candidates(availability, fleet, selected)]
     gains = compute_gains(clients, SelectionContext(state.round + 1, count=len(clients)), UNCERTAINTY)
     weights = {client.board: gain for client, gain in zip(clients, gains.tolist(), strict=True)}
     encodings = list_encodings(experiment, state.arrays, trainable)
-    return JointContext(weights, encodings, state.progress, list_widths(experiment, task))
+    may_be_narrow = state.round < NARROW_ROUNDS * experiment.rounds
+    widths = list_widths(experiment, task) if may_be_narrow else ()
+    return JointContext(weights, encodings, state.progress, widths)
 
 
 def list_widths(experiment: Experiment, task: LearningTask) -> tuple[float, ...]:

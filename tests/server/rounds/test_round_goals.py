@@ -55,6 +55,7 @@ class Learners:
     sent: list[TrainResult] = field(default_factory=list)
     delays_s: Mapping[str, float] = field(default_factory=dict)
     offers: tuple[NarrowOffer, ...] = ()
+    losses: Mapping[str, float] = field(default_factory=dict)
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
@@ -68,7 +69,8 @@ class Learners:
         self.asked.append(question)
         share = question.ask.goal.share
         pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32)[: question.arrays["w"].size] * min(1.0, share)
-        trained = TrainResult({"w": question.arrays["w"] + pull * (10.0 - question.arrays["w"])}, 0.5, 0.5)
+        loss = self.losses.get(board, 0.5)
+        trained = TrainResult({"w": question.arrays["w"] + pull * (10.0 - question.arrays["w"])}, loss, 0.5)
         said = dataclasses.replace(
             answer(board, 10.0 * BOARDS[board] * share + self.delays_s.get(board, 0.0), truth=offer), front=offer
         )
@@ -191,3 +193,20 @@ def test_a_joint_run_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, ch
     assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
     assert got.progress == want.progress
     assert got.progress.rounds == 3
+
+
+def test_networks_are_whole_in_the_last_rounds():
+    port = Learners(offers=(NarrowOffer(0.5, work=0.15, sent=0.25),))
+    play(port, MemoryTables(), rounds=6)
+    widths = [question.ask.goal.width for question in port.asked if question.ask.goal]
+    per_round = [min(widths[i : i + len(BOARDS)]) for i in range(0, len(widths), len(BOARDS))]
+    assert per_round == [0.5] * 4 + [1.0] * 2
+
+
+def test_a_client_of_high_loss_is_not_asked_for_more_than_its_samples_deserve():
+    plans = []
+    for losses in ({}, {"fast-1": 50.0}):
+        port = Learners(losses=losses)
+        play(port, MemoryTables())
+        plans.append([(question.ask.goal.share, question.ask.goal.width) for question in port.asked])
+    assert plans[0] == plans[1]
