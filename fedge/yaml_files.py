@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
@@ -114,7 +114,7 @@ EXPECTED = {
     "string_pattern_mismatch": "a name of letters, digits, '.', '_' and '-' that begins with a letter or digit",
     "string_too_long": "at most {max_length} characters",
     "string_too_short": "text that is not empty",
-    "string_type": "text",
+    "string_type": "text, in quotes where YAML would read something else",
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
@@ -128,17 +128,28 @@ EXPECTED = {
     "too_long": "at most {max_length} of them",
     "literal_error": "{expected}",
     "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
     "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list, such as [a, b]",
     "invalid_key": "keys that are text",
 }
 """The right value by pydantic's type of error; for other types its own message is used."""
 
 
-def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[str, str] | None = None) -> R:
+def validate_fields(
+    record: type[R],
+    given: Any,
+    where: str,
+    examples: Mapping[str, str] | None = None,
+    name_only: Collection[str] = (),
+) -> R:
     """Validate parsed YAML as a record.
 
     Keys that a record takes besides its fields are in its attribute ``shorthands``. ``where`` is the file, and the
-    place in it after ": "; ``examples`` has lines of fields by their names. Both are for messages.
+    place in it after ": "; ``examples`` has lines of fields by their names, and ``name_only`` the fields that, like
+    entries of lists of records, may be a name alone. All three are for messages.
 
     Raises:
         BadInput: With the first field that is wrong.
@@ -153,7 +164,7 @@ def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[s
         check_numbers(lambda location: _format_field(where, location), given, found.model_dump(by_alias=True))
         return found
     limits = first.get("ctx", {})
-    location = [part for part in first["loc"] if part != "[key]"]
+    location = _trim_location(first["loc"], given)
     where = _format_field(where, location)
     example = (examples or {}).get(str(location[-1]) if location else "", "")
     example = f", for example {example}" if example else ""
@@ -163,14 +174,32 @@ def validate_fields(record: type[R], given: Any, where: str, examples: Mapping[s
         )
     if first["type"] == "missing":
         raise BadInput(where, "nothing", f"this key is needed{example}")
+    if len(location) < len(first["loc"]) and first["type"] != "invalid_key":  # of the members of a union
+        raise BadInput(where, format_value(first["input"]), "a number, text, true or false")
     if first["type"] in {"model_type", "model_attributes_type"}:
-        right = f"a mapping with some of {', '.join(list_keys(record, location))}"
+        last = location[-1] if location else ""
+        bare = "a name, or " if name_only and (last in name_only or isinstance(last, int)) else ""
+        right = f"{bare}a mapping with some of {', '.join(list_keys(record, location))}"
     elif first["type"] in EXPECTED and limits.get("pattern", NAME_PATTERN) == NAME_PATTERN:
         right = EXPECTED[first["type"]].format(**limits)
     else:
         text = first["msg"].removeprefix("Value error, ").splitlines()[0]
         right = text[:1].lower() + text[1:]
     raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
+
+
+def _trim_location(location: Sequence[int | str], given: Any) -> Sequence[int | str]:
+    """Return the part of pydantic's location that exists in the file; the rest names union members."""
+    for place, part in enumerate(location):
+        if isinstance(given, Mapping):
+            given = given.get(part)
+        elif not isinstance(given, list | tuple):
+            return location[:place]
+        elif isinstance(part, str):  # the record takes a list for a mapping
+            return location
+        else:
+            given = given[part]
+    return location
 
 
 def _format_field(where: str, location: Sequence[Any]) -> str:
@@ -206,10 +235,16 @@ def check_numbers(where: Callable[[Sequence[Any]], str], given: Any, read: Any, 
 def list_keys(record: type[BaseModel], location: Sequence[Any] = ()) -> list[str]:
     """List the keys of the record at a location within ``record``."""
     for part in location:
-        hint = record.model_fields[part].annotation if part in record.model_fields else None
-        models = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and hasattr(one, "model_fields")]
-        record = models[0] if models else record
-    return [*getattr(record, "shorthands", ()), *record.model_fields]
+        field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
+        record = (extract_record(field.annotation) if field is not None else None) or record
+    return [*getattr(record, "shorthands", ()), *(one.alias or name for name, one in record.model_fields.items())]
+
+
+def extract_record(hint: Any) -> type[BaseModel] | None:
+    """Return the first record in a type hint, such as that of the entries of a tuple; None without one."""
+    if isinstance(hint, type) and hasattr(hint, "model_fields"):
+        return hint
+    return next((found for part in get_args(hint) if (found := extract_record(part))), None)
 
 
 class _BoundedLoader(yaml.SafeLoader):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import inspect
 import json
 import re
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, cast
 
 from experiments.spec.backend_keys import drop_backend_keys
 from fedge.analysis.placement.planned_service import read_planned_service
@@ -37,12 +33,10 @@ from fedge.json_reader import read_json
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
-from fedge.yaml_files import check_numbers, format_value, parse_yaml, read_yaml_mapping
+from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping, validate_fields
 
 if TYPE_CHECKING:
     from fedge.workloads.image_task import ImageTask
-
-Record = TypeVar("Record", bound=BaseModel)
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 """The experiments that fedge brings along."""
@@ -62,28 +56,6 @@ OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision",
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 OWN_METRIC = re.compile(r"^def metric\(", re.MULTILINE)
 """What a task file has if its figure of merit is its own."""
-_EXPECTED_BY_ERROR = {
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "finite_number": "a finite number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "at most {le:g}",
-    "literal_error": "{expected}",
-    "string_type": "text, in quotes where YAML would read something else",
-    "string_pattern_mismatch": "letters, digits, '.', '_' and '-', beginning with a letter or digit",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "tuple_type": "a list",
-    "too_short": "a list with at least one entry",
-    "dict_type": "a mapping",
-    "invalid_key": "keys that are text",
-}
-"""Expected input in words, by pydantic's error type."""
 
 
 def load_experiment(
@@ -368,21 +340,7 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
     if isinstance(filled.get("fleet"), list):
         entries = enumerate(filled["fleet"])
         filled["fleet"] = [_fill_serving(entry, folder, f"{path}: fleet[{i}]") for i, entry in entries]
-    return _make_paths_absolute(validate_record(Experiment, filled, path), folder)
-
-
-def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) -> Record:
-    """Validate the content of the YAML file ``path``.
-
-    Raises:
-        BadInput: For the first invalid field, naming file and field.
-    """
-    try:
-        found = record.model_validate(raw)
-    except ValidationError as error:
-        raise _to_bad_input(path, record, raw, error) from error
-    check_numbers(lambda location: f"{path}: {_format_location(location)}", raw, found.model_dump(by_alias=True))
-    return found
+    return _make_paths_absolute(validate_fields(Experiment, filled, str(path), name_only=NAME_ONLY_FIELDS), folder)
 
 
 def _fill_serving(entry: Any, folder: Path, where: str) -> Any:
@@ -427,64 +385,6 @@ def _fill_network(section: Mapping[str, Any], folder: Path) -> Mapping[str, Any]
 
 def _is_priced_by_own_layers(task: str) -> bool:
     return task.endswith(TASK_FILE_SUFFIX) or (task in TASKS and TASKS[task].own_cost)
-
-
-def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], error: ValidationError) -> BadInput:
-    """Convert pydantic's first error to a message in the user's terms."""
-    first = error.errors()[0]
-    location = _trim_location(first["loc"], raw)
-    where = f"{path}: {_format_location(location) or 'the file'}"
-    if first["type"] == "extra_forbidden":
-        return BadInput(
-            where, "an unknown key", f"known here: {list_known(str(location[-1]), _list_keys(record, location[:-1]))}"
-        )
-    if first["type"] == "missing":
-        return BadInput(where, "nothing", "this key is needed")
-    got = format_value(first["input"])
-    if len(location) < len(first["loc"]) and first["type"] != "invalid_key":
-        return BadInput(where, got, "a number, text, true or false")
-    if first["type"] in {"model_type", "model_attributes_type"}:
-        bare = "a name, or " if location[-1] in NAME_ONLY_FIELDS or isinstance(location[-1], int) else ""
-        return BadInput(where, got, f"{bare}a mapping with some of {', '.join(_list_keys(record, location))}")
-    if first["type"] in _EXPECTED_BY_ERROR:
-        expected = _EXPECTED_BY_ERROR[first["type"]].format(**first.get("ctx", {}))
-        return BadInput(where, got, f"expected {expected}")
-    return BadInput(where, got, first["msg"][:1].lower() + first["msg"][1:])
-
-
-def _trim_location(location: Sequence[int | str], raw: Any) -> tuple[int | str, ...]:
-    """Return the part of pydantic's location that exists in the file; the rest names union members."""
-    node, known = raw, []
-    for part in location:
-        if isinstance(node, list) and isinstance(part, int):
-            node = node[part]
-        elif isinstance(node, Mapping):
-            node = node.get(part)
-        else:
-            break
-        known.append(part)
-    return tuple(known)
-
-
-def _format_location(location: Sequence[int | str]) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.lstrip(".")
-
-
-def _list_keys(record: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    """List the keys that are valid at a location of a file with such a record."""
-    for part in location:
-        field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
-        record = (extract_record(field.annotation) if field is not None else None) or record
-    return [field.alias or name for name, field in record.model_fields.items()]
-
-
-def extract_record(hint: Any) -> type[BaseModel] | None:
-    if inspect.isclass(hint) and issubclass(hint, BaseModel):
-        return hint
-    return next((found for part in typing.get_args(hint) if (found := extract_record(part))), None)
 
 
 def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:

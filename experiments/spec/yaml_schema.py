@@ -16,8 +16,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from experiments.spec.experiment_loader import NAME_ONLY_FIELDS, NAME_ONLY_LISTS, extract_record
+from experiments.spec.experiment_loader import NAME_ONLY_FIELDS, NAME_ONLY_LISTS
 from fedge.errors import UnknownName
+from fedge.yaml_files import extract_record
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 FILLED_IN = "filled in by the launcher"

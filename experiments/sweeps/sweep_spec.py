@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
-from experiments.spec.experiment_loader import validate_record
 from fedge.errors import BadInput
-from fedge.yaml_files import format_value, read_yaml_mapping
+from fedge.yaml_files import format_value, read_yaml_mapping, validate_fields
 
 DEFAULT_FIGURES = ("final_accuracy", "energy_j", "resting_energy_j", "makespan_s", "mean_round_s", "saving_vs_maxn")
 MAX_SEEDS = 10_000
@@ -140,7 +139,7 @@ def read_sweep(path: Path) -> SweepSpec:
     elif not isinstance(seeds, list):
         right = f"a number K from 1 to {MAX_SEEDS} for the seeds 1 to K, or a list of seeds"
         raise BadInput(f"{path}: seeds", format_value(seeds), right)
-    spec = validate_record(SweepSpec, raw, path)
+    spec = validate_fields(SweepSpec, raw, str(path))
     if sum(part is not None for part in (spec.grid, spec.variants, spec.sampler)) != 1:
         given = [name for name in ("grid", "list", "sampler") if raw.get(name) is not None]
         raise BadInput(str(path), " and ".join(given) or "no variants", "one of the keys grid, list and sampler")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedge.devices.tables.csv_sheet import decode_text, float_or_nan, read_bytes
+from fedge.devices.tables.csv_sheet import decode_text, float_or_nan, parse_sheet, read_bytes
 from fedge.errors import BadInput
 from fedge.experiment import AvailabilitySpec, Experiment, FleetBoard
 from fedge.groups import group_pairs
@@ -137,26 +136,20 @@ def read_availability_trace(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
 
 
 def _iter_lines(path: Path, text: str) -> Iterator[tuple[int, str, float, float]]:
-    reader = csv.DictReader(text.splitlines())
-    missing = [column for column in TRACE_COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
-        got = ",".join(reader.fieldnames or ()) or "nothing"
-        raise BadInput(f"{path}: line 1", got, f"a header with the columns {','.join(TRACE_COLUMNS)}")
-    for row in reader:
-        where = f"{path}: line {reader.line_num}"
-        board = (row["board"] or "").strip()
+    for row in parse_sheet(str(path), text, TRACE_COLUMNS).rows:
+        where, (board, on, off) = f"{path}: line {row.line}", (row.cells[name] for name in TRACE_COLUMNS)
         if not board:
             raise BadInput(where, "no board", "a board's name, such as nano-1")
-        on_s, off_s = _parse_seconds(where, "on_s", row["on_s"]), _parse_seconds(where, "off_s", row["off_s"] or "inf")
+        on_s, off_s = _parse_seconds(where, "on_s", on), _parse_seconds(where, "off_s", off or "inf")
         if not (0 <= on_s < off_s and math.isfinite(on_s)):
             raise BadInput(where, f"on_s {on_s:g}, off_s {off_s:g}", "0 <= on_s < off_s, in seconds of fleet time")
-        yield reader.line_num, board, on_s, off_s
+        yield row.line, board, on_s, off_s
 
 
-def _parse_seconds(where: str, column: str, text: str | None) -> float:
-    value = float_or_nan(text or "")
+def _parse_seconds(where: str, column: str, text: str) -> float:
+    value = float_or_nan(text)
     if math.isnan(value):
-        raise BadInput(f"{where}, {column}", repr(text or ""), "a number of seconds")
+        raise BadInput(f"{where}, {column}", repr(text), "a number of seconds")
     return value
 
 

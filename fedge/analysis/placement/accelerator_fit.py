@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from fedge.analysis.placement.placement_contention import (
 )
 from fedge.analysis.placement.placement_outcome import OutcomeArrays, check_placement, evaluate_at_full_load
 from fedge.costs.layers.network_cost import NetworkCost
+from fedge.devices.tables.csv_sheet import decode_text, float_or_nan, parse_sheet, read_bytes
 from fedge.errors import BadInput
 from fedge.physics.robust_fit import Curve, GaussianPrior, differentiate, fit_curve, robust_sd
 from fedge.types import Floats, Label
@@ -65,12 +65,8 @@ def read_measurements(path: Path) -> tuple[PlacementMeasurement, ...]:
     Raises:
         BadInput: For an unreadable file, or the first error in it.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        got = error.strerror if isinstance(error, OSError) else "something that is not text"
-        raise BadInput(str(path), str(got), "a readable table of measurements (CSV)") from error
-    return parse_measurements(text, str(path))
+    right = "a table of measurements (CSV)"
+    return parse_measurements(decode_text(str(path), read_bytes(path, right), right), str(path))
 
 
 def parse_measurements(text: str, where: str) -> tuple[PlacementMeasurement, ...]:
@@ -79,19 +75,10 @@ def parse_measurements(text: str, where: str) -> tuple[PlacementMeasurement, ...
     Raises:
         BadInput: For the first error in the table.
     """
-    try:
-        reader = csv.DictReader(io.StringIO(text), strict=True)
-        heads = [head.strip() for head in reader.fieldnames or ()]
-        reader.fieldnames = heads
-        rows = list(reader)
-    except csv.Error as error:
-        raise BadInput(where, f"line {reader.line_num}: {error}", "a table of comma-separated values") from error
-    missing = [name for name in REQUIRED_COLUMNS if name not in heads]
-    if missing:
-        raise BadInput(where, f"no column {missing[0]!r}", f"the columns {', '.join(MEASUREMENT_COLUMNS)}")
+    rows = parse_sheet(where, text, REQUIRED_COLUMNS).rows
     if not 1 <= len(rows) <= MOST_ROWS:
         raise BadInput(where, f"{len(rows)} rows", f"1 to {MOST_ROWS}")
-    return tuple(_parse_row(row, f"{where}: row {i}") for i, row in enumerate(rows, 1))
+    return tuple(_parse_row(row.cells, f"{where}: line {row.line}") for row in rows)
 
 
 def measurements_to_csv(rows: Sequence[PlacementMeasurement], more: Sequence[Mapping[str, object]] = ()) -> str:
@@ -111,11 +98,9 @@ def measurements_to_csv(rows: Sequence[PlacementMeasurement], more: Sequence[Map
     return out.getvalue()
 
 
-def _parse_row(row: Mapping[str, str | None], where: str) -> PlacementMeasurement:
-    if None in row or any(row.get(name) is None for name in REQUIRED_COLUMNS):
-        raise BadInput(where, "another number of cells than the first line", "as many cells as columns")
+def _parse_row(row: Mapping[str, str], where: str) -> PlacementMeasurement:
     names, sizes, precisions = (
-        [word.strip() for word in (row[name] or "").split("+")] for name in ("instances", "batch_sizes", "precisions")
+        [word.strip() for word in row[name].split("+")] for name in ("instances", "batch_sizes", "precisions")
     )
     if not all(names) or len(names) > MOST_INSTANCES:
         raise BadInput(f"{where}: instances", repr(row["instances"])[:80], f"up to {MOST_INSTANCES} names joined by +")
@@ -131,7 +116,7 @@ def _parse_row(row: Mapping[str, str | None], where: str) -> PlacementMeasuremen
             for name, size, precision in zip(names, sizes, precisions, strict=True)
         )
     )
-    watts = (row.get("watts") or "").strip()
+    watts = row.get("watts", "")
     return PlacementMeasurement(
         placement,
         _parse_number(row["images_per_s"], f"{where}: images_per_s"),
@@ -159,11 +144,8 @@ def _broadcast(words: list[str], names: list[str], where: str) -> list[str]:
     return words
 
 
-def _parse_number(text: str | None, where: str) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
+def _parse_number(text: str, where: str) -> float:
+    value = float_or_nan(text)
     if not LEAST <= value <= MOST:
         raise BadInput(where, repr(text)[:80], f"a number from {LEAST:g} to {MOST:g}")
     return value

@@ -47,7 +47,7 @@ def read_bytes(path: Path, right: str) -> bytes:
         raise BadInput(str(path), "no such file", f"the path of {right}") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(str(path), f"a file that cannot be read ({reason})", f"a readable {right}") from error
+        raise BadInput(str(path), f"a file that cannot be read ({reason})", f"{right} that can be read") from error
 
 
 def decode_text(where: str, raw: bytes, right: str = "a CSV file in UTF-8") -> str:

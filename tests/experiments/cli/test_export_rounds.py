@@ -78,7 +78,7 @@ def test_a_run_with_an_exporter_that_fails_has_the_rows_of_one_without(fedge, tm
         ("[{name: tensorboard, options: {dir: x}}]", "--set exporters[0].options.dir: got an unknown option"),
         ("[3]", "--set exporters[0]: got 3; a name, or a mapping with some of name, options"),
         ("[{name: tensorboard, option: 3}]", "exporters[0].option: got an unknown key; known here: name, options"),
-        ("tensorboard", "--set exporters: got 'tensorboard'; expected a list"),
+        ("tensorboard", "--set exporters: got 'tensorboard'; a list"),
     ],
 )
 def test_a_wrong_exporter_is_one_line_before_anything_is_written(fedge, tmp_path, given, message):

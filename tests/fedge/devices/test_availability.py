@@ -139,7 +139,7 @@ def test_a_bad_line_is_named(tmp_path, lines, message):
 
 
 def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
-    with pytest.raises(BadInput, match=r"line 1: got board,from; a header with the columns board,on_s,off_s"):
+    with pytest.raises(BadInput, match=r"got no column on_s, off_s; columns board,on_s,off_s"):
         read_availability_trace(trace(tmp_path, "nano-1,0", head="board,from"))
     with pytest.raises(BadInput, match=r"missing.csv: got no such file; the path of a CSV file of board,on_s,off_s$"):
         read_availability_trace(tmp_path / "missing.csv")

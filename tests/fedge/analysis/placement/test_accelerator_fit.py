@@ -44,23 +44,23 @@ def test_one_batch_size_and_precision_stand_for_all_and_watts_may_be_left_out():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "no column 'instances'"),
-        ("instances,batch_sizes,images_per_s\na,1,2\n", "no column 'precisions'"),
+        ("", "no header"),
+        ("instances,batch_sizes,images_per_s\na,1,2\n", "no column precisions"),
         (HEAD, "0 rows"),
-        (HEAD + "a,1,fp32,fast,\n", "row 1: images_per_s"),
-        (HEAD + "a,1,fp32,-3,\n", "row 1: images_per_s"),
-        (HEAD + "a,1,fp32,nan,\n", "row 1: images_per_s"),
-        (HEAD + "a,1,fp32,10,inf\n", "row 1: watts"),
-        (HEAD + "a,0,fp32,10,\n", "row 1: batch_sizes"),
-        (HEAD + "a,many,fp32,10,\n", "row 1: batch_sizes"),
-        (HEAD + "a," + 5000 * "9" + ",fp32,10,\n", "row 1: batch_sizes"),
-        (HEAD + "a,1,fp32,1e300,\n", "row 1: images_per_s"),
-        (HEAD + "+".join(65 * "a") + ",1,fp32,10,\n", "row 1: instances"),
+        (HEAD + "a,1,fp32,fast,\n", "line 2: images_per_s"),
+        (HEAD + "a,1,fp32,-3,\n", "line 2: images_per_s"),
+        (HEAD + "a,1,fp32,nan,\n", "line 2: images_per_s"),
+        (HEAD + "a,1,fp32,10,inf\n", "line 2: watts"),
+        (HEAD + "a,0,fp32,10,\n", "line 2: batch_sizes"),
+        (HEAD + "a,many,fp32,10,\n", "line 2: batch_sizes"),
+        (HEAD + "a," + 5000 * "9" + ",fp32,10,\n", "line 2: batch_sizes"),
+        (HEAD + "a,1,fp32,1e300,\n", "line 2: images_per_s"),
+        (HEAD + "+".join(65 * "a") + ",1,fp32,10,\n", "line 2: instances"),
         (HEAD + "a+b+c,1+2,fp32,10,\n", "2 values for 3 instances"),
-        (HEAD + "a+,1,fp32,10,\n", "row 1: instances"),
-        (HEAD + "a,1,,10,\n", "row 1: precisions"),
-        (HEAD + "a,1,fp32\n", "row 1"),
-        (HEAD + "a,1,fp32,10,1,2,3\n", "row 1"),
+        (HEAD + "a+,1,fp32,10,\n", "line 2: instances"),
+        (HEAD + "a,1,,10,\n", "line 2: precisions"),
+        (HEAD + "a,1,fp32\n", "line 2"),
+        (HEAD + "a,1,fp32,10,1,2,3\n", "line 2"),
     ],
 )
 def test_a_bad_table_is_one_line_that_says_where(text, told):
@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, content):
     path = tmp_path / "rows.csv"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(BadInput, match="a readable table"):
+    with pytest.raises(BadInput, match="table of measurements"):
         read_measurements(path)
 
 
