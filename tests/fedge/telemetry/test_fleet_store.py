@@ -68,15 +68,6 @@ def test_a_store_goes_on_after_its_parts_went(fleet_store):
     ], "no number is used twice: a reader may still hold the old list"
 
 
-def test_a_damaged_part_is_no_obstacle_to_forgetting_others(fleet_store):
-    (fleet_store / "store/samples/000001.parquet").write_bytes(b"PAR1 not at all")
-    assert forget_old(fleet_store, "samples", MANY, max_age_s=5.0, now_s=10.0) == 1
-
-
-def test_a_table_that_is_not_there_has_nothing_to_forget(tmp_path):
-    assert forget_old(tmp_path, "samples", 0, max_age_s=0.0, now_s=0.0) == 0
-
-
 @pytest.fixture
 def many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A sample of each of the seconds 1 to 70, each in a part of its own, and of the 71st in a write-ahead file."""
@@ -116,14 +107,6 @@ def test_what_was_merged_can_be_read_until_old_parts_are_forgotten(many_parts):
     with RunReader(many_parts) as before:
         merge_parts(many_parts, "samples", MANY, 1e9)
         assert [row.at_s for row in before.rows(SampleRow)] == ALL
-
-
-def test_a_merged_part_goes_whole_and_what_it_superseded_does_not_come_back(many_parts):
-    merge_parts(many_parts, "samples", MANY, 1e9)
-    forget_old(many_parts, "samples", MANY, max_age_s=50.0, now_s=71.0)
-
-    assert seconds(many_parts) == ALL[16:]
-    assert names(many_parts)[0] == "000017-000032"
 
 
 def test_a_merged_part_is_a_small_share_of_the_size_and_age_that_a_store_may_have(many_parts):

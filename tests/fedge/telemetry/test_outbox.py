@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedge.telemetry.live_records import TelemetryBatch, encode_batch
 from fedge.telemetry.outbox import MAX_BATCH_STRETCHES, MAX_UNSAVED_S, Outbox, Spool
-from fedge.types import EMPTY_TRACE, Trace
+from fedge.types import Trace
 
 T0 = 1_790_000_000.0
 
@@ -66,14 +66,6 @@ def test_a_batch_that_was_given_out_stays_as_it_was(tmp_path):
         box.save(T0 + second)
         assert box.next_batch(T0 + second) == first
     assert [times for _, _, times in drained(box, T0 + 40)] == [[0], list(range(1, 30))]
-
-
-def test_with_nothing_to_send_the_batch_is_empty_and_kept_nowhere(tmp_path):
-    box = box_in(tmp_path)
-    numbered = [box.next_batch(T0) for _ in range(3)]
-    assert [(batch.seq, batch.trace) for _, batch in numbered] == [(i, EMPTY_TRACE) for i in (1, 2, 3)]
-    box.add(seconds(1), T0)
-    assert drained(box, T0) == [("s", 4, [1])]
 
 
 def test_a_full_disk_loses_the_newest_once_memory_holds_its_share(tmp_path, monkeypatch):
@@ -157,14 +149,6 @@ def test_what_was_put_is_there_for_the_next_start(tmp_path):
     assert everything(again) == [batch(1), batch(3)]
     assert again.next_number == 4
     assert again.lost == 0
-
-
-def test_a_batch_that_grew_takes_the_place_of_the_former_one(tmp_path):
-    spool = Spool(tmp_path, 10**6, HOUR)
-    spool.put(1, batch(1, 2), T0)
-    spool.put(1, batch(1, 5), T0)
-    assert everything(spool) == [batch(1, 5)]
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_beyond_its_size_the_oldest_are_dropped_and_counted(tmp_path):

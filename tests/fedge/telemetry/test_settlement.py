@@ -53,29 +53,6 @@ def test_a_boards_time_and_energy_always_add_up(work, drop):
         assert (row.board in settled.accepted) == (row.status == "done")
 
 
-def test_a_late_reply_is_dropped_at_the_cut_off_when_the_experiment_says_so():
-    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
-    settled = settle_round(OPEN, answers, LateReplySpec(action="drop", grace=0.1))
-    b = settled.clients[1]
-
-    assert settled.end_s - settled.start_s == pytest.approx(33.0)
-    assert settled.accepted == ("a",)
-    assert (b.status, b.error) == ("late", "took 62.0 s; the cut-off was 33.0 s")
-    assert b.work_j == pytest.approx((33.0 - LINK.down_s) * 9.0)
-    assert [event.kind for event in settled.events] == ["late"]
-
-
-def test_a_failed_board_is_a_row_that_idled():
-    settled = settle_round(
-        OPEN, {"a": answer("a", 10.0), "b": ReplyMessage("b", error="out of memory")}, LateReplySpec()
-    )
-    b = settled.clients[1]
-
-    assert (b.status, b.error, b.feasible) == ("failed", "out of memory", None)
-    assert b.energy_j == pytest.approx(IDLE_W * 12.0)
-    assert settled.accepted == ("a",)
-
-
 def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length():
     answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
     settled = settle_round(OPEN, answers, LateReplySpec())
@@ -90,13 +67,6 @@ def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length():
     assert row.maxn_round_s == pytest.approx(20.0 + BUSY)
     assert row.maxn_parked_energy_j == pytest.approx(90.0 + IDLE_W * 12.0 + 180.0 + IDLE_W * 2.0 + 2 * LINK.radio_j)
     assert row.maxn_energy_j == pytest.approx(90.0 + MAXN_IDLE_W * 12.0 + 180.0 + MAXN_IDLE_W * 2.0 + 2 * LINK.radio_j)
-
-
-def test_without_the_truth_there_is_no_oracle():
-    answers = {"a": answer("a", 10.0)}
-    row = round_row(settle_round(OPEN, answers, LateReplySpec()), (0.1, 0.9))
-
-    assert (row.oracle_energy_j, row.maxn_energy_j, row.maxn_round_s) == (None, None, None)
 
 
 def test_a_cancelled_board_is_booked_until_enough_others_are_done():
@@ -233,30 +203,6 @@ def test_however_a_round_ends_for_a_board_its_battery_lost_what_its_row_says(cli
         assert not silent or (row.status, until_s) == ("failed", pytest.approx(over_s))
 
 
-def test_a_battery_that_empties_while_its_board_waits_gives_no_more_than_it_had():
-    task_j = 10.0 * 9.0 + LINK.radio_j + BUSY * IDLE_W
-    charge = BatteryCharge(BatterySpec(capacity_wh=1.0), task_j + 5.0)
-    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
-    row = settle_round(dataclasses.replace(OPEN, charges={"a": charge}), answers, LateReplySpec()).clients[0]
-
-    assert (row.status, row.energy_j, row.charge) == ("done", pytest.approx(task_j + 5.0), 0.0)
-    failed = {"a": ReplyMessage("a", error="out of memory"), "b": answer("b", 60.0)}
-    low = dataclasses.replace(OPEN, charges={"a": BatteryCharge(charge.spec, 5.0)})
-    assert settle_round(low, failed, LateReplySpec()).clients[0].energy_j == 5.0
-
-
-def test_a_board_stopped_before_its_battery_would_have_been_empty_keeps_the_rest():
-    charge = BatteryCharge(BatterySpec(capacity_wh=1.0), 300.0)
-    opening = dataclasses.replace(OPEN, charges={"b": charge})
-    answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
-    settled = settle_round(opening, answers, LateReplySpec(action="drop", grace=0.0))
-    row = settled.clients[1]
-
-    assert (row.status, row.work_j) == ("late", 29.5 * 9.0)
-    assert settled.charges["b"].left_j == pytest.approx(300.0 - row.energy_j)
-    assert settled.charges["b"].left_j > 0.0
-
-
 def test_only_a_late_board_whose_reply_joins_later_tells_how_its_training_went():
     answers = {"a": answer("a", 10.0), "b": answer("b", 60.0)}
     told = {
@@ -306,15 +252,6 @@ def test_the_work_that_a_board_did_until_it_stopped_itself_is_booked():
     assert settled.accepted == ("a",)
     assert settled.joining == ()
     assert settled.end_s - settled.start_s == pytest.approx(33.0)
-
-
-@pytest.mark.parametrize("wanted", [None, 1])
-def test_the_order_in_which_answers_arrive_changes_nothing(wanted):
-    opening = dataclasses.replace(OPEN, wanted=wanted, leaves_s={"b": 105.0})
-    answers = {board: answer(board, work_s) for board, work_s in (("a", 20.0), ("b", 10.0), ("c", 20.0))}
-    late, turned = LateReplySpec(action="drop", grace=0.1), dict(reversed(answers.items()))
-
-    assert settle_round(opening, answers, late) == settle_round(opening, turned, late)
 
 
 def test_real_boards_are_given_up_when_their_reply_would_not_count_in_this_round():

@@ -195,14 +195,6 @@ def test_the_same_rows_as_arrow_pandas_and_records(run):
     assert frame["rails_w"][0] == {"VDD_IN": 5.0, "VDD_CPU": 1.5}
 
 
-def test_an_open_run_stays_as_it_was(run):
-    with open_run(run) as opened:
-        RunTables(run).append([round_row(3)])
-        assert opened.query("select max(round) m from rounds").to_pylist() == [{"m": 2}]
-    with open_run(run) as opened:
-        assert opened.query("select max(round) m from rounds").to_pylist() == [{"m": 3}]
-
-
 @pytest.mark.parametrize(
     ("sql", "said"),
     [

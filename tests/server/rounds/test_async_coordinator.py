@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.array_task import ArrayTask
 from contracts.reports import IDLE_W, LINK, answer, front
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEnt
 from fedge.knowledge.recall import RENEWAL_ROUNDS
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
-from fedge.types import ClientStatus, NamedArrays, SelectionContext, SelectionResult, TrainResult
+from fedge.types import ClientStatus, SelectionContext, SelectionResult, TrainResult
 from fedge.wire import ClientState, ReplyMessage
 from server.aggregation.aggregator import build_strategy
 from server.aggregation.async_strategies import AsyncStrategy
@@ -32,17 +33,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 LINK_S, POWER_W = LINK.down_s + LINK.up_s, 9.0
 
 
-class Task:
-    """A model of one number."""
-
-    labels = np.zeros(4, np.int64)
-    buffers = ()
-
-    def initial_arrays(self, seed: int) -> NamedArrays:
-        return {"w": np.zeros(1, np.float64)}
-
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        return float(arrays["w"][0]), 0.5
+TASK = ArrayTask(lambda _: {"w": np.zeros(1, np.float64)})
 
 
 @dataclass
@@ -111,7 +102,7 @@ def coordinator(
     return AsyncCoordinator(
         experiment,
         port,
-        Task(),
+        TASK,
         tables,
         strategy=made,
         selector=chooses,

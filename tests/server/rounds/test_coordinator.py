@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.array_task import ArrayTask
 from contracts.reports import IDLE_W, LINK, answer, front
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
@@ -27,7 +28,7 @@ from fedge.experiment import (
 from fedge.knowledge.recall import FIRST_ROUNDS, RENEWAL_ROUNDS
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRow
-from fedge.types import NamedArrays, TrainResult
+from fedge.types import TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
 from server.state import checkpoint
@@ -37,17 +38,7 @@ logging.getLogger("flwr").setLevel(logging.ERROR)
 BOARDS = ("nano-1", "nano-2")
 
 
-class Task:
-    """A model of one array that says nothing."""
-
-    labels = np.zeros(4, np.int64)
-    buffers = ()
-
-    def initial_arrays(self, seed: int) -> NamedArrays:
-        return {"w": np.full(3, float(seed), np.float32)}
-
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        return float(arrays["w"].mean()), 0.5
+TASK = ArrayTask(lambda seed: {"w": np.full(3, float(seed), np.float32)})
 
 
 @dataclass
@@ -96,7 +87,7 @@ def experiment(rounds: int = 3, **changes: object) -> Experiment:
 
 
 def coordinator(port: Scripted, tables: MemoryTables, folder: Path | None = None, **changes: object) -> Coordinator:
-    return Coordinator(experiment(**changes), port, Task(), tables, checkpoints=folder)
+    return Coordinator(experiment(**changes), port, TASK, tables, checkpoints=folder)
 
 
 def rows_of(tables: MemoryTables, kind: type) -> list:

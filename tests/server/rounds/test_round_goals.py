@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.array_task import ArrayTask
 from contracts.reports import LINK, answer, front
 from contracts.store_rows import client_row
 from hypothesis import given
@@ -19,7 +20,7 @@ from fedge.flower.update_codec import PREFIX, encode_answer
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow
-from fedge.types import FleetPlan, MemoryUse, NamedArrays, NarrowOffer, RoundGoal, TrainingScale, TrainResult
+from fedge.types import FleetPlan, MemoryUse, NarrowOffer, RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage
 from server.rounds.coordinator import Coordinator
 from server.rounds.round_goals import list_encodings, update_progress
@@ -31,20 +32,14 @@ BOARDS = {"fast-1": 0.2, "fast-2": 0.2, "fast-3": 0.2, "slow-1": 4.0}
 """Boards, and their times relative to those of ``contracts.reports.front``."""
 
 
-class Task:
-    """A model of one array; the loss is its distance from ten."""
-
-    labels = np.zeros(4, np.int64)
-    buffers = ()
-
-    def initial_arrays(self, seed: int) -> NamedArrays:
-        return {"w": np.zeros(VALUES, np.float32)}
+class Learning(ArrayTask):
+    """Its model of one array wants to be ten everywhere, and may be narrower."""
 
     def narrow_shapes(self, width: float) -> Mapping[str, tuple[int, ...]]:
         return {"w": (round(width * VALUES),)}
 
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        return float(np.abs(arrays["w"] - 10.0).mean()), 0.5
+
+TASK = Learning(lambda _: {"w": np.zeros(VALUES, np.float32)}, lambda arrays: float(np.abs(arrays["w"] - 10.0).mean()))
 
 
 @dataclass
@@ -86,7 +81,7 @@ def play(port: Learners, tables: MemoryTables, folder: Path | None = None, **cha
     fleet = (FleetEntry(device="nano", name="fast", count=3), FleetEntry(device="nano", name="slow"))
     settings = {"fleet": fleet, "rounds": 4, "policy": PolicySpec(name="joint"), **changes}
     state = None if folder is None else checkpoint.load_latest(folder)
-    return Coordinator(Experiment(**settings), port, Task(), tables, checkpoints=folder).run(state)
+    return Coordinator(Experiment(**settings), port, TASK, tables, checkpoints=folder).run(state)
 
 
 @pytest.mark.parametrize("kind", ["fp16", "int8", "topk"])
@@ -97,7 +92,7 @@ def test_a_fixed_encoding_is_what_every_client_sends_under_any_policy(kind):
     assert all(name.startswith(PREFIX) for sent in port.sent for name in sent.arrays)
     sizes = {sum(value.nbytes for value in sent.arrays.values()) / (4 * VALUES) for sent in port.sent}
     assert sizes == {question.ask.up_share for question in port.asked}
-    assert Task().evaluate(state.arrays)[0] < 9.5
+    assert TASK.evaluate(state.arrays)[0] < 9.5
 
 
 def test_the_slow_board_is_asked_for_less():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from contracts.array_task import ArrayTask
 from contracts.reports import answer, front
 
 from experiments.backends.strategy_check import CLIPPING_MODS, UNSUPPORTED_STRATEGIES, check_strategy
@@ -14,7 +15,7 @@ from fedge.experiment import Experiment, FleetEntry, ModSpec, PolicySpec, Strate
 from fedge.flower.client_mods import apply_mods
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
-from fedge.types import NamedArrays, TrainResult
+from fedge.types import TrainResult
 from fedge.wire import ReplyMessage
 from server.aggregation.aggregator import STRATEGIES
 from server.rounds.coordinator import Coordinator
@@ -50,17 +51,11 @@ def _short_collections() -> None:
     gc.freeze()
 
 
-class Task:
-    """A model of two arrays that wants to be one everywhere."""
-
-    labels = np.zeros(4, np.int64)
-    buffers = ()
-
-    def initial_arrays(self, seed: int) -> NamedArrays:
-        return {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)}
-
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        return float(np.mean([np.abs(1.0 - value).mean() for value in arrays.values()])), 0.5
+TASK = ArrayTask(
+    lambda _: {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)},
+    lambda arrays: float(np.mean([np.abs(1.0 - value).mean() for value in arrays.values()])),
+)
+"""Its model wants to be one everywhere."""
 
 
 class Halfway:
@@ -98,7 +93,7 @@ def test_a_strategy_moves_the_model_towards_what_the_boards_learnt(name):
     run = experiment(name, OPTIONS[name])
     tables, port = MemoryTables(), Halfway(run)
     check_strategy(run)
-    progress = Coordinator(run, port, Task(), tables).run()
+    progress = Coordinator(run, port, TASK, tables).run()
 
     losses = [row.loss for row in tables.rows if isinstance(row, RoundRow)]
     assert len(losses) == 3

@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+from contracts.array_task import ArrayTask
 from contracts.reports import LOW, answer, front
 from contracts.timed_grid import MODEL, TimedGrid
 from hypothesis import given
@@ -18,7 +19,7 @@ from fedge.telemetry.client_rows import RoundStart
 from fedge.telemetry.settlement import settle_round
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RECORDED, WAITING, ClientRow, EventRow, RoundRow
-from fedge.types import Measurement, NamedArrays, TrainResult, add_measurements
+from fedge.types import Measurement, TrainResult, add_measurements
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from server.rounds.coordinator import Coordinator
 from server.rounds.late_replies import LATE_REPLY_EVENT, LateUpdate, apply_late_replies
@@ -165,17 +166,7 @@ EVERYBODY = SelectionSpec()
 LEARNT = frozenset(MODEL)
 
 
-class Task:
-    """A model of one array that says nothing."""
-
-    labels = np.zeros(4, np.int64)
-    buffers = ()
-
-    def initial_arrays(self, seed: int) -> NamedArrays:
-        return MODEL
-
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        return float(arrays["w"].mean()), 0.5
+TASK = ArrayTask(lambda _: MODEL)
 
 
 def experiment(action: str, rounds: int, timeout_s: float, selection: SelectionSpec) -> Experiment:
@@ -205,7 +196,7 @@ class Run:
         self.tables = MemoryTables()
         port = GridPort(self.grid, BOARDS, self.grid.clock, claiming=ClaimTerms("digits", timeout_s))
         spec = experiment(action, rounds, timeout_s, selection)
-        self.coordinator = Coordinator(spec, port, Task(), self.tables, overdue=port)
+        self.coordinator = Coordinator(spec, port, TASK, self.tables, overdue=port)
 
     def play(self) -> RunState:
         return self.coordinator.run()
