@@ -70,8 +70,9 @@ UNCERTAINTY = 0.1
 NARROW_ROUNDS = 2 / 3
 """Part of a run's rounds, from the first, in which clients may be asked for narrow networks. Channels that a client
 never trains do not learn its data: with the slowest two of eight clients at half of the channels, the digits end 0.6
-points below whole networks; with a quarter of their steps instead 0.1 (``run_variant`` of benchmarks/local_steps.py,
-10 rounds, three seeds)."""
+points below whole networks, with a quarter of their steps instead 0.1, and with the former in the first third of the
+rounds only 0.2 (``run_variant`` of benchmarks/local_steps.py, 10 rounds, three seeds). On twenty boards whole networks
+take a quarter more time for the same accuracy (joint-sweep.yaml), so that they begin late."""
 CHOSEN = (Compression("none"), Compression("int8"), Compression("topk"))
 """Encodings that are chosen from; half precision sends twice the bytes of ``int8`` for the same progress."""
 MAX_RESIDUAL_BYTES = 2**30

@@ -1,7 +1,7 @@
 """The planner of the policy ``joint``: who takes part, with which steps, encoding and network width, and until when.
 
-Symbols as in ``joint_search`` and ``progress_model``. A client's weight w_i is its gain among the clients offered:
-Oort's utility of its samples and loss, and a term that grows while it waits (``planner_selector.compute_gains``).
+Symbols as in ``joint_search`` and ``progress_model``. A client's weight w_i is its gain among the clients offered
+(``planner_selector.compute_gains``), all of one loss: its samples, and a term that grows while it waits.
 """
 
 from __future__ import annotations
