@@ -69,6 +69,17 @@ def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length():
     assert row.maxn_energy_j == pytest.approx(90.0 + MAXN_IDLE_W * 12.0 + 180.0 + MAXN_IDLE_W * 2.0 + 2 * LINK.radio_j)
 
 
+def test_a_board_that_failed_before_any_work_counts_in_the_comparisons_with_what_it_drew():
+    answers = {"a": answer("a", 10.0, truth=front()), "b": ReplyMessage("b", error="out of memory")}
+    settled = settle_round(OPEN, answers, LateReplySpec())
+    row = round_row(settled, (0.1, 0.9))
+    alone = round_row(settle_round(OPEN, {"a": answers["a"]}, LateReplySpec()), (0.1, 0.9))
+
+    assert settled.clients[1].energy_j == pytest.approx(IDLE_W * row.round_s) == pytest.approx(IDLE_W * 12.0)
+    for quantity in ("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j"):
+        assert getattr(row, quantity) == pytest.approx(getattr(alone, quantity) + IDLE_W * 12.0)
+
+
 def test_a_cancelled_board_is_booked_until_enough_others_are_done():
     answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
     settled = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec())
