@@ -42,7 +42,7 @@ NOT_RUN = {
     r"fedge board ": "serves a page until Ctrl-C",
     r"RAY_ADDRESS=|million\.yaml": "needs a Ray cluster, or an hour",
     r"num_gpus=": "needs a GPU",
-    r"concurrent run": "is refused where other programs leave too little time; tests/experiments/cli/test_concurrent_run.py",
+    r"concurrent run": "is refused where other programs leave too little time; see cli/test_concurrent_run.py",
     r"memory eval|--measurements rows": "reads measurements that are not part of fedge",
     r"\b(SOURCE|DIR|FILE|MODEL|ENTRY|SWEEP\.yaml)\b| \[-|\.\.\.|our-net": "has placeholders",
 }
