@@ -80,6 +80,17 @@ def test_a_board_that_failed_before_any_work_counts_in_the_comparisons_with_what
         assert getattr(row, quantity) == pytest.approx(getattr(alone, quantity) + IDLE_W * 12.0)
 
 
+@pytest.mark.parametrize("asked_steps", [10, 11])
+def test_the_whole_work_of_a_refused_client_is_compared_with_maxn_and_a_part_of_it_is_not(asked_steps):
+    said = dataclasses.replace(report("a", 10.0, truth=front(), steps=10), asked_steps=asked_steps)
+    refused = ReplyMessage("a", error="refused: too far off", report=said)
+    settled = settle_round(OPEN, {"a": refused, "b": answer("b", 25.0, truth=front())}, LateReplySpec())
+    row, fleet = settled.clients[0], round_row(settled, None)
+
+    assert (row.status, row.error, fleet.refused) == ("failed", "refused: too far off", 1)
+    assert (row.maxn_energy_j is None) == (fleet.maxn_energy_j is None) == (asked_steps == 11)
+
+
 def test_a_cancelled_board_is_booked_until_enough_others_are_done():
     answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
     settled = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec())
