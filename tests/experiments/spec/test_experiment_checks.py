@@ -73,7 +73,6 @@ def said_of_selection(folder: Path, *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("selection.name=best", "selection.name: got 'best'; known: all, energy-aware, fedjoule-like, "),
         ("selection.name=os:sep", "selection.name: got 'os:sep'; a function or a class"),
         ("selection={name: random, options: {d: 3}}", "selection.options.d: got 3; random takes no options"),
         (

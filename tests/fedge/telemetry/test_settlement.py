@@ -69,6 +69,28 @@ def test_the_oracle_takes_the_cheapest_mode_that_fits_the_rounds_length():
     assert row.maxn_energy_j == pytest.approx(90.0 + MAXN_IDLE_W * 12.0 + 180.0 + MAXN_IDLE_W * 2.0 + 2 * LINK.radio_j)
 
 
+def test_a_board_that_failed_before_any_work_counts_in_the_comparisons_with_what_it_drew():
+    answers = {"a": answer("a", 10.0, truth=front()), "b": ReplyMessage("b", error="out of memory")}
+    settled = settle_round(OPEN, answers, LateReplySpec())
+    row = round_row(settled, (0.1, 0.9))
+    alone = round_row(settle_round(OPEN, {"a": answers["a"]}, LateReplySpec()), (0.1, 0.9))
+
+    assert settled.clients[1].energy_j == pytest.approx(IDLE_W * row.round_s) == pytest.approx(IDLE_W * 12.0)
+    for quantity in ("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j"):
+        assert getattr(row, quantity) == pytest.approx(getattr(alone, quantity) + IDLE_W * 12.0)
+
+
+@pytest.mark.parametrize("asked_steps", [10, 11])
+def test_the_whole_work_of_a_refused_client_is_compared_with_maxn_and_a_part_of_it_is_not(asked_steps):
+    said = dataclasses.replace(report("a", 10.0, truth=front(), steps=10), asked_steps=asked_steps)
+    refused = ReplyMessage("a", error="refused: too far off", report=said)
+    settled = settle_round(OPEN, {"a": refused, "b": answer("b", 25.0, truth=front())}, LateReplySpec())
+    row, fleet = settled.clients[0], round_row(settled, None)
+
+    assert (row.status, row.error, fleet.refused) == ("failed", "refused: too far off", 1)
+    assert (row.maxn_energy_j is None) == (fleet.maxn_energy_j is None) == (asked_steps == 11)
+
+
 def test_a_cancelled_board_is_booked_until_enough_others_are_done():
     answers = {"a": answer("a", 10.0, truth=front()), "b": answer("b", 25.0, truth=front(2.0))}
     settled = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec())

@@ -204,12 +204,6 @@ def test_epochs_that_were_cut_to_different_sizes_are_told_per_1000_samples(setti
     assert basis.get_mean(first, "power_w") == first.get_mean("power_w")
 
 
-def test_real_families_have_titles(settings):
-    lines = build_families(settings, "workers")
-    assert describe_stall(lines).startswith("Stall is 5")
-    assert describe_change("Time of an epoch", lines, "e2e_s", EPOCH).startswith("Time of an epoch falls by 5")
-
-
 def test_the_first_epoch_is_told_apart_unless_it_is_all_there_is(settings):
     assert has_later_epochs(settings)
     assert not has_later_epochs([replace(one, stats=replace(one.stats, epochs=(0,))) for one in settings])
