@@ -80,6 +80,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "fedge.analysis.placement.inference_jobs",
         "fedge.flower.step_gate",
         "experiments.plugin_templates",
+        "experiments.configs",
     ),
     "scipy": ("fedge.decisions.selection.fedjoule",),
     "sklearn": ("fedge.workloads", "fedge.predictors.forest", "fedge.costs.memory.memory_study", "experiments"),
