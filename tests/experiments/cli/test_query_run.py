@@ -83,10 +83,7 @@ def test_a_file_is_written_and_an_earlier_one_kept(fedge, run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("{run}", "select * from roundz"), "roundz does not exist"),
         (("{run}", "delete from rounds"), "got DELETE; one SELECT over the tables rounds, clients, evaluations, "),
-        (("{run}-none", "select 1"), "got no such folder; the folder of a run"),
-        (("{run}/store/rounds", "select 1"), "a folder without a run's rows"),
         (("{run}", "select 1", "--csv", "--json"), "one of the two"),
         (("{run}", "select 1", "--out", "{run}/none/x.csv"), "a file in a folder that exists"),
     ],

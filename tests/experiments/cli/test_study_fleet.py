@@ -65,8 +65,6 @@ def test_options_that_another_policy_does_not_take_are_named(config, asked):
         ({"policies": "lucky"}, "--policies: got 'lucky'; known: "),
         ({"policies": "maxn,joint"}, "--policies: got 'joint'; a policy that sets power modes"),
         ({"policies": "fastest-within-power"}, "power_w: got nothing; fastest-within-power needs it"),
-        ({"overrides": ("fleet.0.cost=digits",)}, "fleet[0].cost: got 'digits'; known: "),
-        ({"overrides": ("fleet.0.bogus=1",)}, "fleet[0].bogus: got an unknown key"),
         ({"overrides": ("strategy.name=FedBuff",)}, "strategy.name: got 'FedBuff'; a strategy of rounds"),
     ],
 )

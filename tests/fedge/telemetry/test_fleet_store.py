@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -68,19 +69,28 @@ def test_a_store_goes_on_after_its_parts_went(fleet_store):
     ], "no number is used twice: a reader may still hold the old list"
 
 
-@pytest.fixture
-def many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def written_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sample of each of the seconds 1 to 70, each in a part of its own, and of the 71st in a write-ahead file."""
-    monkeypatch.setattr(store, "FULL_ROWS", 1)
+    folder = tmp_path_factory.mktemp("parts")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "FULL_ROWS", 1)
+        tables = RunTables(folder)
+        for second in range(1, 71):
+            tables.append([sample_row(float(second))])
+        patched.setattr(store, "FULL_ROWS", 10)
+        tables.append([sample_row(71.0)])
+    return folder
+
+
+@pytest.fixture
+def many_parts(written_parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of them, in a store that merges 4 and 16 neighbours."""
+    monkeypatch.setattr(store, "FULL_ROWS", 10)
     monkeypatch.setattr(fleet, "MERGED_PARTS", 4)
     monkeypatch.setattr(fleet, "MERGED_TWICE", 16)
     monkeypatch.setattr(store_files, "ROW_GROUP", 3)
-    tables = RunTables(tmp_path)
-    for second in range(1, 71):
-        tables.append([sample_row(float(second))])
-    monkeypatch.setattr(store, "FULL_ROWS", 10)
-    tables.append([sample_row(71.0)])
-    return tmp_path
+    return shutil.copytree(written_parts, tmp_path, dirs_exist_ok=True)
 
 
 ALL = [float(second) for second in range(1, 72)]

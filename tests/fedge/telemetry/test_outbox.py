@@ -69,16 +69,16 @@ def test_a_batch_that_was_given_out_stays_as_it_was(tmp_path):
 
 
 def test_a_full_disk_loses_the_newest_once_memory_holds_its_share(tmp_path, monkeypatch):
-    box = box_in(tmp_path)
+    box, count = box_in(tmp_path), 3 * MAX_BATCH_STRETCHES
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", disk_full)
-        for second in range(1000):
+        for second in range(count):
             box.add(seconds(second), T0 + second)
             box.save(T0 + second)
-    found = [each for _, _, times in drained(box, T0 + 1000) for each in times]
+    found = [each for _, _, times in drained(box, T0 + count) for each in times]
     assert found == list(range(len(found)))
     assert len(found) == 2 * MAX_BATCH_STRETCHES
-    assert box.lost_stretches == 1000 - 2 * MAX_BATCH_STRETCHES
+    assert box.lost_stretches == count - 2 * MAX_BATCH_STRETCHES
 
 
 @settings(max_examples=200, deadline=None)

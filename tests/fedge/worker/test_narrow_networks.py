@@ -219,13 +219,6 @@ def test_a_full_training_is_not_touched_by_narrow_ones():
     assert all(np.array_equal(value, got.arrays[name]) for name, value in want.arrays.items())
 
 
-def test_a_narrow_training_ends_when_another_begins(trainer):
-    training = trainer.start(trainer.initial_arrays(1), None, 1, TrainingOptions(3, 8, 0.05, width=0.5))
-    trained(trainer, 1.0)
-    with pytest.raises(Exception, match="ended by another"):
-        training.advance(1)
-
-
 def test_a_network_that_cannot_be_narrow_is_refused():
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not here")
