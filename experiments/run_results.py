@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.backends import launcher
 from experiments.backends.run_list import find_state
 from experiments.report.quantities import energy, format_metric
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, check_known
 from fedge.experiment import Experiment
 from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
@@ -51,8 +51,7 @@ class _ChartedRuns:
         from experiments.report.chart import to_figure
 
         charts = {chart.key: chart for section in self._build_sections() for chart in section.charts}
-        if name not in charts:
-            raise UnknownName("figure", name, tuple(charts))
+        check_known("figure", name, charts)
         return to_figure(charts[name])
 
 
@@ -183,8 +182,7 @@ class RunComparison(_ChartedRuns):
         import pyarrow.csv
 
         tables = {table.key: table for table in self._list_tables()}
-        if name not in tables:
-            raise UnknownName("table", name, tuple(tables))
+        check_known("table", name, tables)
         return to_frame(pyarrow.csv.read_csv(io.BytesIO(tables[name].csv.encode())))
 
     def _list_tables(self) -> Sequence[Table]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -51,14 +52,23 @@ class BadInput(FedgeError):
 
 
 @contextmanager
-def prefix_errors(where: str) -> Iterator[None]:
+def prefix_errors(where: str, joint: str = ": ") -> Iterator[None]:
     """Put a file or a field in front of what a ``BadInput`` of the block names, unless that names it already."""
     try:
         yield
     except BadInput as error:
         if where in error.where:
             raise
-        raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
+        raise BadInput(f"{where}{joint}{error.where}", error.got, error.right) from error
+
+
+@contextmanager
+def refuse_unwritable(path: Path, right: str, what: str = "file") -> Iterator[None]:
+    """Raise ``BadInput`` if the block cannot write to ``path``, a file or another ``what``; ``right`` mends it."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(str(path), f"a {what} that cannot be written ({error.strerror})", right) from error
 
 
 MAX_SIMILAR = 3
@@ -75,6 +85,12 @@ class UnknownName(BadInput):
     def __init__(self, where: str, name: str, known: tuple[str, ...]) -> None:
         self.name, self.known = name, known
         super().__init__(where, repr(name), f"known: {list_known(name, known)}")
+
+
+def check_known(where: str, name: str, known: Collection[str]) -> None:
+    """Raise ``UnknownName`` unless the name is one of ``known``."""
+    if name not in known:
+        raise UnknownName(where, name, tuple(known))
 
 
 def list_known(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from fedge.atomic_files import try_lock
-from fedge.errors import BadInput
+from fedge.errors import BadInput, refuse_unwritable
 from fedge.json_reader import MalformedJson, parse_json
 
 RETRY_ADVICE = "make room, then give the same command again"
@@ -68,20 +68,16 @@ class JsonLines(Generic[P]):
             BadInput: If the file cannot be written.
         """
         line = (json.dumps(event) + "\n").encode()
-        try:
+        with refuse_unwritable(self.path, RETRY_ADVICE):
             while line:
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
-        except OSError as error:
-            raise BadInput(str(self.path), f"a file that cannot be written ({error.strerror})", RETRY_ADVICE) from error
 
 
 def _open_locked(path: Path, command: str) -> int:
     """Open ``path`` for appending with an exclusive lock, which closing the file descriptor releases."""
-    try:
+    with refuse_unwritable(path, "another folder"):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "another folder") from error
     try:
         is_own = try_lock(file)
     except OSError as error:

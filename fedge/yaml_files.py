@@ -161,11 +161,11 @@ def validate_fields(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     else:
-        check_numbers(lambda location: _format_field(where, location), given, found.model_dump(by_alias=True))
+        check_numbers(lambda location: format_field(where, location), given, found.model_dump(by_alias=True))
         return found
     limits = first.get("ctx", {})
     location = _trim_location(first["loc"], given)
-    where = _format_field(where, location)
+    where = format_field(where, location)
     example = (examples or {}).get(str(location[-1]) if location else "", "")
     example = f", for example {example}" if example else ""
     if first["type"] == "extra_forbidden":
@@ -202,7 +202,8 @@ def _trim_location(location: Sequence[int | str], given: Any) -> Sequence[int | 
     return location
 
 
-def _format_field(where: str, location: Sequence[Any]) -> str:
+def format_field(where: str, location: Sequence[Any]) -> str:
+    """Return the place of a field in messages: ``run.yaml: fleet[0].count``; ``where`` is as in ``validate_fields``."""
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     return f"{where}{'.' if ': ' in where else ': '}{field}" if field else where
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,13 +11,13 @@ import typer
 from experiments.cli.command_options import AsJson, command_group
 from experiments.cli.command_output import make_console, print_json
 from experiments.report.quantities import LABEL_MARKS
-from fedge.errors import UnknownName
+from fedge.errors import check_known
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fedge.types import DeviceSpec, LabelledValue, PowerMode
+    from fedge.types import DeviceSpec, LabelledValue
 
 KNOB_TITLES = (
     ("cores", "Cores", ""),
@@ -110,15 +111,14 @@ def devices_modes(
 
     spec, console = catalogue.find(name, where="BOARD"), make_console()
     if preset is not None:
-        if preset not in spec.presets:
-            raise UnknownName("--preset", preset, tuple(spec.presets))
+        check_known("--preset", preset, spec.presets)
         mode = spec.presets[preset]
         text = f"{spec.name} {preset}: {mode}"
-        print_json(_mode_data(mode), indent=2) if as_json else console.print(text, highlight=False)
+        print_json(asdict(mode), indent=2) if as_json else console.print(text, highlight=False)
     elif every:
         modes = build_grid(spec)
         if as_json:
-            print_json([_mode_data(mode) for mode in modes], indent=2)
+            print_json([asdict(mode) for mode in modes], indent=2)
             return
         rows = (f"{int(cores)},{cpu:g},{gpu:g},{mem:g}" for cores, cpu, gpu, mem in modes.knobs)
         console.out("\n".join(("cores,cpu_mhz,gpu_mhz,mem_mhz", *rows)), highlight=False)
@@ -202,7 +202,7 @@ def _list_costs(spec: DeviceSpec) -> list[tuple[str, str, str]]:
 
 
 def _summary_data(spec: DeviceSpec) -> dict[str, Any]:
-    figures = {field: _figure_data(getattr(spec, field)) for field, _, _ in SPEC_FIGURES}
+    figures = {field: asdict(getattr(spec, field)) for field, _, _ in SPEC_FIGURES}
     names = {"name": spec.name, "title": spec.title, "cores": max(spec.cores), "modes": _count_modes(spec)}
     return names | {"default_preset": spec.default_preset} | figures
 
@@ -217,17 +217,9 @@ def _spec_data(spec: DeviceSpec) -> dict[str, Any]:
 
 
 def _modes_data(spec: DeviceSpec) -> dict[str, Any]:
-    presets = {name: _mode_data(mode) for name, mode in spec.presets.items()}
+    presets = {name: asdict(mode) for name, mode in spec.presets.items()}
     knobs = {field: list(getattr(spec, field)) for field, _, _ in KNOB_TITLES}
     return {"knobs": knobs, "presets": presets, "default_preset": spec.default_preset}
-
-
-def _mode_data(mode: PowerMode) -> dict[str, float]:
-    return {field: getattr(mode, field) for field, _, _ in KNOB_TITLES}
-
-
-def _figure_data(figure: LabelledValue) -> dict[str, Any]:
-    return {"value": figure.value, "label": figure.label, "source": figure.source}
 
 
 def _format_figure(figure: LabelledValue) -> str:

@@ -32,7 +32,7 @@ from experiments.cli.command_output import (
     write_output,
 )
 from fedge.atomic_files import write_text
-from fedge.errors import RunFailed, UnknownName
+from fedge.errors import RunFailed, check_known
 
 if TYPE_CHECKING:
     from fedge.analysis.topology.topology_result import TopologyOptions
@@ -278,8 +278,7 @@ def bench(
 
     outputs = Outputs(as_json, out)
     outputs.check('{\n  "device"')
-    if device not in REAL_DEVICES:
-        raise UnknownName("--device", device, REAL_DEVICES)
+    check_known("--device", device, REAL_DEVICES)
     sweep = measure_roofline(board or device, seconds, mode, seed)
     outputs.deliver(sweep, lambda console: print_sweep(console, sweep))
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from experiments.fleet.key_folder import BACKDATED_BY, Signer, encode_certificate, replace_file
-from fedge.errors import BadInput
+from fedge.errors import BadInput, refuse_unwritable
 
 ISSUED = "issued"
 """Folder beside the CA's key with every certificate of a board: a list of revoked ones names them by serial number."""
@@ -24,11 +24,9 @@ def record_certificate(folder: Path, certificate: x509.Certificate) -> None:
     Raises:
         BadInput: If the folder cannot be written.
     """
-    try:
+    right = "a folder of yours: a certificate that is not recorded cannot be revoked"
+    with refuse_unwritable(folder, right, "folder"):
         (folder / ISSUED).mkdir(exist_ok=True)
-    except OSError as error:
-        right = "a folder of yours: a certificate that is not recorded cannot be revoked"
-        raise BadInput(str(folder), f"a folder that cannot be written ({error.strerror})", right) from error
     name = f"{_board_name(certificate)}-{certificate.serial_number:x}.crt"
     replace_file(folder / ISSUED / name, encode_certificate(certificate))
 

@@ -42,7 +42,7 @@ from fedge.devices.board_kinds import (
     build_link,
     load_references,
 )
-from fedge.errors import BadInput, FedgeError, UnknownName, prefix_errors
+from fedge.errors import BadInput, FedgeError, UnknownName, check_known, prefix_errors
 from fedge.experiment import (
     AvailabilitySpec,
     Experiment,
@@ -227,12 +227,8 @@ def _check_fleet(experiment: Experiment) -> None:
 
 def _check_device(device: str, where: str) -> None:
     """Check a board of the catalogue or the user's board file; for a file, messages also name the field."""
-    try:
+    with prefix_errors(where):
         catalogue.find(device, where=where)
-    except BadInput as error:
-        if error.where == where:
-            raise
-        raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
 def _check_tables(experiment: Experiment, board: FleetBoard, where: str) -> None:
@@ -417,8 +413,7 @@ def _check_presence(spec: AvailabilitySpec, names: Sequence[str], where: str) ->
 def _check_presets(experiment: Experiment, preset: str) -> None:
     for board in _list_catalogued(experiment):
         presets = build_kind(board, experiment.workload).spec.presets
-        if preset not in presets:
-            raise UnknownName(f"policy.name: preset of {board.entry.device}", preset, tuple(presets))
+        check_known(f"policy.name: preset of {board.entry.device}", preset, presets)
 
 
 def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:

@@ -31,7 +31,7 @@ from experiments.sweeps.point_plan import (
 from experiments.sweeps.sweep_spec import DimensionSpec, SamplerSpec
 from experiments.sweeps.sweep_summary import SweepSummary, VariantResults, summarise_variants, write_summary
 from fedge.atomic_files import FileLock
-from fedge.errors import BadInput, list_known
+from fedge.errors import BadInput, list_known, prefix_errors
 from fedge.extras import build_install_command
 from fedge.studies.task_pool import TaskOptions, open_pool, run_tasks
 from fedge.telemetry import run_folder
@@ -115,10 +115,8 @@ def check_sweep(plan: SweepPlan) -> None:
     check_optuna(plan)
     for variant in plan.variants:
         experiment_checks.require_libraries(variant.experiment, "fedge sweep")
-        try:
+        with prefix_errors(f"{plan.path}: {variant.label}"):
             launcher.check_runnable(variant.experiment)
-        except BadInput as error:
-            raise BadInput(f"{plan.path}: {variant.label}: {error.where}", error.got, error.right) from error
     empty = summarise_run(plan.variants[0].experiment, rounds=(), clients=(), wall_s=0.0)
     known = [name for name, value in empty.items() if not isinstance(value, str | bool) and name != "ended"]
     for name in (*plan.spec.aims, *plan.spec.figures):

@@ -66,6 +66,7 @@ from fedge.physics import time_power_model
 from fedge.physics.time_power_model import as_knob_table
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, LayerWork, PowerMode, Workload
+from fedge.workloads.datasets import translate_refusals
 
 WORKER_MB = 180.0
 """Resident memory of a loader process. A default for a Python process with torch loaded; it decides which points
@@ -205,12 +206,9 @@ def _estimate_memory_mb(network: NetworkCost, spec: DeviceSpec, kind: WorkKind, 
 def _trace_network(name: str, shape: tuple[int, int, int], classes: int) -> NetworkCost:
     from fedge.costs.layers.torch_trace import trace_module
     from fedge.worker.builtin_tasks import make_network
-    from fedge.worker.refusal import Refusal
 
-    try:
+    with translate_refusals():
         return trace_module(make_network(name, shape, classes), shape, name)
-    except Refusal as error:
-        raise BadInput(error.where, error.got, error.right) from error
 
 
 AMBIENT_C = 25.0

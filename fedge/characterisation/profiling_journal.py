@@ -18,7 +18,7 @@ import numpy as np
 from fedge.atomic_files import sync_folder, write_text
 from fedge.characterisation.mode_measurement import SettledMode
 from fedge.devices.tables.mode_table import write_mode_table
-from fedge.errors import BadInput
+from fedge.errors import BadInput, refuse_unwritable
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, replay_lines
 from fedge.knowledge.evidence_files import PEAK
 from fedge.knowledge.recall import RECORDED
@@ -229,10 +229,8 @@ def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *
     if not past.done:
         return
     record = profiling_record_path(path)
-    try:
+    with refuse_unwritable(record, RETRY_ADVICE):
         write_text(record, json.dumps(campaign_to_dict(header, past, finished=finished), indent=1) + "\n")
-    except OSError as error:
-        raise BadInput(str(record), f"a file that cannot be written ({error.strerror})", RETRY_ADVICE) from error
     table = ProfileTable(
         device=header.board,
         workload=header.workload,

@@ -27,7 +27,7 @@ from fedge.confidence_interval import mean_of_known
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
 from fedge.costs.input_pipeline.pipeline_fit import FittedLoader
 from fedge.decisions.candidate_modes import mask_candidates
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, UnknownName, check_known
 from fedge.modes import build_grid, stack_modes
 from fedge.types import DeviceSpec, Label, Modes, PowerMode
 
@@ -166,8 +166,7 @@ def _resolve_name(option: str, given: str | None, known: Sequence[str]) -> str:
         return known[0]
     if given is None:
         raise BadInput(option, "nothing", f"one of {', '.join(known)}")
-    if given not in known:
-        raise UnknownName(option, given, tuple(known))
+    check_known(option, given, known)
     return given
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from fedge.characterisation.sweep_store import (
     write_plan,
     write_tables,
 )
-from fedge.errors import BadInput, BoardError
+from fedge.errors import BoardError, prefix_errors
 
 DEFAULT_FOLDER = Path("characterised")
 """Default parent folder of sweeps, which are named after their plan."""
@@ -167,22 +167,13 @@ def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str
     own = any(":" in workload.model for workload in plan.workloads.values())
     if own and str(Path.cwd()) not in sys.path:  # where the worker looks for the user's own networks too
         sys.path.append(str(Path.cwd()))
-    with _prefix_errors(str(path)):
+    with prefix_errors(str(path)):
         rigs = {board: _build_rig(plan, board, folder) for board in plan.boards}
     first = {(point.board, point.workload): point for point in plan.points}
     for (board, name), point in first.items():
-        with _prefix_errors(f"{path}: workloads.{name}"):
+        with prefix_errors(f"{path}: workloads.{name}", "."):
             rigs[board].refusal_reason(point, plan.workloads[name])
     return rigs
-
-
-@contextmanager
-def _prefix_errors(place: str) -> Iterator[None]:
-    try:
-        yield
-    except BadInput as error:
-        dot = "." if ": " in place else ": "
-        raise BadInput(f"{place}{dot}{error.where}", error.got, error.right) from error
 
 
 def _build_rig(plan: CharacterisationPlan, board: str, folder: Path) -> MeasurementRig:

@@ -20,7 +20,7 @@ from fedge.costs.layered_work import build_workload
 from fedge.decisions.candidate_modes import mask_candidates_and_presets
 from fedge.devices.board_kinds import build_link, list_priors, mode_idle_power_w
 from fedge.devices.local_board import LocalBoard, NodeSettings, open_local_board
-from fedge.errors import BadInput
+from fedge.errors import BadInput, refuse_unwritable
 from fedge.experiment import Experiment, ExplorationSpec, FleetBoard, ServingSpec, list_boards
 from fedge.json_reader import parse_json
 from fedge.knowledge.evidence_files import to_table
@@ -56,12 +56,10 @@ def prepare_source(experiment: Experiment, index: int, folder: Path, own: str | 
     path = folder / f"{_partition_name(experiment, index)}.npz"
     if not path.is_file():
         share = _load_share(experiment, index)
-        try:
+        right = "state_dir of the board's settings: a folder that this user may write and the worker may read"
+        with refuse_unwritable(folder, right, "folder"):
             folder.mkdir(parents=True, exist_ok=True)
             sources.write_file(path, share)
-        except OSError as error:
-            right = "state_dir of the board's settings: a folder that this user may write and the worker may read"
-            raise BadInput(str(folder), f"a folder that cannot be written ({error.strerror})", right) from error
     return {"file": str(path), "sha256": sources.file_sha256(path)}
 
 

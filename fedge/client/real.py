@@ -27,12 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def open_round_reporter(
-    settings: NodeSettings, request: RequestMessage, steps: int, wall_s: Callable[[], float] = time.time
-) -> Iterator[ProgressReporter]:
+def open_round_reporter(settings: NodeSettings, request: RequestMessage, steps: int) -> Iterator[ProgressReporter]:
     """Open the reporter of one round of ``steps`` steps."""
     begun = BoardProgress(settings.board, 0.0, "fetching", run=request.run, round=request.round, steps=steps)
-    reporter = ProgressReporter(settings.live_dir if settings.telemetry else None, begun, wall_s)
+    reporter = ProgressReporter(settings.live_dir if settings.telemetry else None, begun, time.time)
     reporter.report()
     with finish_reporter(reporter):
         yield reporter

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedge.atomic_files import replace_file
-from fedge.errors import BadInput
+from fedge.errors import BadInput, refuse_unwritable
 from fedge.powerd.machine import BOOT_ID, Machine
 
 CPU, GPU, BPMP = "/sys/devices/system/cpu", "/sys/class/devfreq/*", "/sys/kernel/debug/bpmp/debug"
@@ -88,16 +88,12 @@ def write_board_archive(machine: Machine, archive: Path) -> BoardArchive:
     if "/proc/device-tree/compatible" not in contents and "/etc/nv_tegra_release" not in contents:
         raise BadInput(machine.root, "a machine that is no Jetson", "run it on the board, or name a board's root")
     contents[BOOT_ID] = NO_BOOT_ID.encode()
-    try:
+    with refuse_unwritable(archive, "the path of a .tar.gz"):
         _write_archive(
             archive,
             {**contents, **_record_nvpmodel(machine)},
             [path for each in FOLDER_PATTERNS for path in machine.glob(each)],
         )
-    except OSError as error:
-        raise BadInput(
-            str(archive), f"a file that cannot be written ({error.strerror})", "the path of a .tar.gz"
-        ) from error
     return BoardArchive(tuple(sorted(contents)), tuple(unreadable))
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, UnknownName, check_known
 from fedge.types import DeviceSpec, Label, LabelledValue, PowerMode
 from fedge.user_catalogue import read_catalogue
 from fedge.yaml_files import read_yaml, read_yaml_mapping, validate_fields
@@ -243,17 +243,14 @@ def _build_spec(board: _Board, where: str) -> DeviceSpec:
 
 def _check_names(board: _Board, presets: tuple[str, ...], where: str) -> None:
     """Check that names inside the file refer to each other; raise ``UnknownName`` or ``BadInput``."""
-    if board.default_preset not in presets:
-        raise UnknownName(f"{where}: default_preset", board.default_preset, presets)
+    check_known(f"{where}: default_preset", board.default_preset, presets)
     for rail in board.total_power.split("+"):
-        if rail.strip() not in board.rails:
-            raise UnknownName(f"{where}: total_power", rail.strip(), tuple(board.rails))
+        check_known(f"{where}: total_power", rail.strip(), board.rails)
     for field in CITED_FIELDS:
         if field not in board.sources:
             raise BadInput(f"{where}: sources.{field}", "nothing", "a label and a source for every field")
     for field in board.sources:
-        if field not in CITED_FIELDS:
-            raise UnknownName(f"{where}: sources", field, CITED_FIELDS)
+        check_known(f"{where}: sources", field, CITED_FIELDS)
 
 
 def _build_preset(board: _Board, name: str, caps: _Preset, where: str) -> PowerMode:

@@ -77,7 +77,7 @@ class LocalBoard:
 
 
 @contextmanager
-def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterator[LocalBoard]:
+def open_local_board(place: BoardLocation) -> Iterator[LocalBoard]:
     """Open a board with its sampler running.
 
     Raises:
@@ -85,7 +85,7 @@ def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterat
         SensorLost: The board's power cannot be read.
         BadInput: The sensor or device is unknown.
     """
-    clock = clock or RealClock()
+    clock = RealClock()
     if place.device == catalogue.GPU_WORKSTATION:
         with _open_gpus(place, clock) as opened:
             yield opened

@@ -14,7 +14,7 @@ from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.policies import is_builtin_policy, load_policy
 from fedge.decisions.policies.policy_options import check_policy_options
 from fedge.devices import catalogue
-from fedge.errors import BadInput, UnknownName, list_known
+from fedge.errors import BadInput, UnknownName, check_known, list_known
 from fedge.experiment import PolicySpec
 from fedge.predictors import PREDICTORS
 from fedge.registry import check_own_name
@@ -129,8 +129,7 @@ def _check_preset(preset: str, device: str, where: str) -> None:
     if not device.startswith(EMULATED_PREFIX):
         return  # known on the machine only
     presets = catalogue.find(device.removeprefix(EMULATED_PREFIX), f"{MOD}: device").presets
-    if preset not in presets:
-        raise UnknownName(f"{where}: preset of {device}", preset, tuple(presets))
+    check_known(f"{where}: preset of {device}", preset, presets)
 
 
 def _check_cost(arguments: ModArguments) -> None:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedge.atomic_files import replace_file, write_text
-from fedge.errors import BadInput, FedgeError, one_line
+from fedge.errors import BadInput, FedgeError, one_line, refuse_unwritable
 from fedge.json_reader import parse_json, read_json
 from fedge.types import Label, Measurement, MemoryObservation
 from fedge.wire import InvalidMessage, from_json, to_json
@@ -116,23 +116,13 @@ def add_entry(folder: Path, entry: KnowledgeEntry, content: bytes) -> None:
         _parse_entry(parse_json(to_json(entry)))
     except ValueError as error:
         raise BadInput(f"{folder}: {entry.id}", _first_line(error), "file and workload as fedge names them") from error
-    with _changing(folder):
+    with refuse_unwritable(folder, "a writable folder", "folder"):
         for path, data in (
             (_find_file(folder, entry), content),
             (folder / ENTRIES / f"{entry.id}{DESCRIPTION}", f"{to_json(entry)}\n".encode()),
         ):
             with replace_file(path) as part:
                 part.write_bytes(data)
-
-
-@contextmanager
-def _changing(folder: Path) -> Iterator[None]:
-    """Raise ``BadInput`` if the folder cannot be changed."""
-    try:
-        yield
-    except OSError as error:
-        got = f"a folder that cannot be written ({error.strerror})"
-        raise BadInput(str(folder), got, "a writable folder") from error
 
 
 def list_entries(folder: Path) -> KnowledgeListing:
@@ -223,7 +213,7 @@ def forget_entry(folder: Path, entry: KnowledgeEntry) -> None:
     Raises:
         BadInput: It cannot be removed.
     """
-    with _changing(folder):
+    with refuse_unwritable(folder, "a writable folder", "folder"):
         (folder / ENTRIES / f"{entry.id}{DESCRIPTION}").unlink(missing_ok=True)
         with suppress(BadInput):
             _find_file(folder, entry).unlink(missing_ok=True)

@@ -25,13 +25,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedge import __version__
 from fedge.atomic_files import replace_file
-from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.errors import BadInput, FedgeError, UnknownName, refuse_unwritable
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.predictors.table_board import check_predictions
 from fedge.protocols import Predictor
 from fedge.types import Floats, Label, LabelledValue, Measurement, Modes, PowerMode, Predictions, ProfileTable
+from fedge.yaml_files import format_field
 
 MODEL_VERSION = 1
 METADATA_KEY = "fedge-model"
@@ -192,11 +193,8 @@ def save_model(path: Path, model: BoardModel) -> None:
         _build_arrays(model),
         metadata={METADATA_KEY: TypeAdapter(_ModelHeader).dump_json(_build_header(model)).decode()},
     )
-    try:
-        with replace_file(path) as part:
-            part.write_bytes(content)
-    except OSError as error:
-        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "a writable file") from error
+    with refuse_unwritable(path, "a writable file"), replace_file(path) as part:
+        part.write_bytes(content)
 
 
 def _build_arrays(model: BoardModel) -> dict[str, NDArray[Any]]:
@@ -313,9 +311,8 @@ def _validate_record(path: Path, record: type[Any], text: str) -> Any:
         return TypeAdapter(record).validate_json(text, strict=True)
     except ValidationError as error:
         first: Any = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "the header"
         got = "nothing" if first["type"] == "missing" else _shorten(first["input"])
-        raise BadInput(f"{path}: {field}", got, str(first["msg"])) from error
+        raise BadInput(format_field(str(path), first["loc"]), got, str(first["msg"])) from error
 
 
 def _shorten(value: object) -> str:

@@ -36,18 +36,17 @@ _FIRST_SD = 3.0
 _STARTS = 8
 
 
-def fit_series(tables: Sequence[ProfileTable], maxn: PowerMode, seed: int = 0) -> tuple[Coefficients, ...]:
+def fit_series(tables: Sequence[ProfileTable], maxn: PowerMode) -> tuple[Coefficients, ...]:
     """Fit the physical model to tables of one workload at several batch sizes.
 
     Args:
         tables: The tables, ascending in batch size.
         maxn: The board's top mode.
-        seed: Seed of the random starting points.
 
     Returns:
         Coefficients for each table, in the same order.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     sizes = np.array([table.batch_size for table in tables], dtype=np.float64)
     at = [knob_shares(maxn, table.modes) for table in tables]
     seconds = _fit_sizes(

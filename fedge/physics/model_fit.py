@@ -135,7 +135,7 @@ class PooledMeasurements:
     correlation: Float32Array
 
 
-def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, seed: int = 0) -> Coefficients:
+def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats) -> Coefficients:
     """Fit the coefficients to a whole table under Student-t noise.
 
     Args:
@@ -143,9 +143,8 @@ def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, se
         maxn: The board's top mode.
         step_s: Seconds per step, shape (n,), above 0.
         power_w: Module power in watts, shape (n,), above 0.
-        seed: Seed of the random starting points.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     x = knob_shares(maxn, modes)
     time = _fit_wide(
         log_derivatives.linearize_log_time,

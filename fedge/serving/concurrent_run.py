@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from fedge.child_processes import count_cores
-from fedge.errors import BadInput, RunFailed, UnknownName
+from fedge.errors import BadInput, RunFailed, check_known
 from fedge.serving import side_by_side
 from fedge.serving.private_workers import WorkerSettings, start_workers
 from fedge.serving.side_by_side import (
@@ -168,11 +168,10 @@ def _check_names(options: ConcurrentRunOptions) -> None:
     for option, name in (("--train-task", options.train_task), ("--infer-task", options.infer_task)):
         if name in builtin_tasks.REFUSED:
             raise BadInput(option, repr(name), f"another one: {builtin_tasks.REFUSED[name]}")
-        if name not in builtin_tasks.NETWORKS:
-            raise UnknownName(option, name, tuple(builtin_tasks.NETWORKS))
-    _check_known("--how", options.how, tuple(EXECUTIONS))
-    _check_known("--arrivals", options.arrivals, KINDS)
-    _check_known("--device", options.device, DEVICES)
+        check_known(option, name, builtin_tasks.NETWORKS)
+    check_known("--how", options.how, EXECUTIONS)
+    check_known("--arrivals", options.arrivals, KINDS)
+    check_known("--device", options.device, DEVICES)
 
 
 def _check_numbers(options: ConcurrentRunOptions) -> None:
@@ -190,11 +189,6 @@ def _check_numbers(options: ConcurrentRunOptions) -> None:
     for option, size in (("--infer-batch-size", options.infer_batch_size), ("--batch-size", options.batch_size)):
         if size is not None and size > MAX_BATCH:
             raise BadInput(option, str(size), f"{MAX_BATCH} at most")
-
-
-def _check_known(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UnknownName(option, value, known)
 
 
 # Turns ----------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, prefix_errors
 from fedge.serving.job_pair import JobPair
 from fedge.types import Floats
 from fedge.yaml_files import read_yaml
@@ -304,7 +304,6 @@ def _iter_problems(entries: list[object], where: str) -> Iterator[ServingProblem
             numbers = {name: float(entry[name]) for name in fields[1:] if entry.get(name) is not None}
         except (TypeError, ValueError) as error:
             raise BadInput(place, str(dict(entry))[:80], "numbers") from error
-        try:
-            yield ServingProblem(family, **numbers)
-        except BadInput as error:
-            raise BadInput(f"{place}, {error.where}", error.got, error.right) from error
+        with prefix_errors(place, ", "):
+            problem = ServingProblem(family, **numbers)
+        yield problem

@@ -26,7 +26,7 @@ from fedge.decisions.measured_correction import find_rows
 from fedge.decisions.mode_mix import find_best_split
 from fedge.decisions.policies import load_policy
 from fedge.devices.tables.mode_table import read_mode_table
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, UnknownName, check_known
 from fedge.experiment import ExplorationSpec
 from fedge.knowledge.table_background import build_background, find_board_spec
 from fedge.pareto import find_nearest_row
@@ -404,8 +404,7 @@ def build_mode_choice_study(options: ModeChoiceOptions) -> ModeChoiceStudy:
     """
     policies = split_names("--policies", options.policies, "names of policies, separated by commas")
     for name in policies:
-        if name not in POLICIES:
-            raise UnknownName("--policies", name, POLICIES)
+        check_known("--policies", name, POLICIES)
     for ratio in options.deadline_ratios:
         if not (math.isfinite(ratio) and ratio >= 1.0):
             raise BadInput("--deadline-ratio", f"{ratio:g}", "a finite number of at least 1, e.g. 2")

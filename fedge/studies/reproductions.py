@@ -29,7 +29,7 @@ from fedge.child_processes import limit_to_one_thread
 from fedge.costs.memory.memory_study import read_memory_study
 from fedge.devices.catalogue import find
 from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table, read_table_label
-from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.errors import BadInput, FedgeError, check_known
 from fedge.modes import find_mode_index
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.mode_choice_study import ModeChoiceOptions, build_mode_choice_study
@@ -93,8 +93,7 @@ def reproduce(
         BadInput: The name is unknown, tables are needed and missing or invalid, or nothing is drawn at random.
         FedgeError: A run failed.
     """
-    if name not in REPRODUCTIONS:
-        raise UnknownName("NAME", name, tuple(REPRODUCTIONS))
+    check_known("NAME", name, REPRODUCTIONS)
     chosen = REPRODUCTIONS[name]
     if seeds is not None and chosen.seeds is None:
         raise BadInput("--seeds", str(seeds), f"no --seeds: {name} draws nothing at random")

@@ -14,7 +14,7 @@ from fedge.child_processes import limit_to_one_thread
 from fedge.confidence_interval import mean_of_known
 from fedge.costs.layered_work import find_family
 from fedge.costs.memory.step_table import StepTable, read_step_tables
-from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.errors import BadInput, FedgeError, check_known
 from fedge.studies.task_pool import run_jobs
 from fedge.studies.transfer_models import (
     LEFT_OUT,
@@ -113,8 +113,7 @@ def build_transfer_study(options: TransferOptions) -> TransferStudy:
         BadInput: If an option or table is invalid, or the folder has nothing for a part that is asked for.
     """
     for part in options.parts:
-        if part not in PARTS:
-            raise UnknownName("--part", part, PARTS)
+        check_known("--part", part, PARTS)
     counts = registry.split_counts("--modes", options.modes, "0,3,10", least=0)
     tables = {one.name: one for one in read_judged_tables(options.tables)}
     folders = sorted(options.tables.glob(f"{STEP_FOLDER}*"))

@@ -12,7 +12,7 @@ from fedge.atomic_files import replace_file, sync_folder
 from fedge.errors import BadInput
 from fedge.telemetry import store_files
 from fedge.telemetry.store_reader import read_snapshot, retry_while_changing
-from fedge.telemetry.store_schema import BY_NAME, SAMPLES, StoreTable, arrow_schema, fit_to_schema
+from fedge.telemetry.store_schema import SAMPLES, arrow_schema, fit_to_schema
 
 MERGED_PARTS, MERGED_TWICE = 16, 256
 """Neighbouring parts of one kind that become one, and width in numbers from which a part is not merged again. So at
@@ -22,8 +22,8 @@ MERGED_SHARE = 1 / 16
 """Largest share of the store's size and age that a merged part has, since the oldest samples go by whole parts."""
 
 
-def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s: float) -> int:
-    """Remove the oldest parts of a table until it keeps both limits, and superseded files; write-ahead files stay.
+def forget_old(folder: Path, max_bytes: int, max_age_s: float, now_s: float) -> int:
+    """Remove the oldest parts of the samples until they keep both limits, and superseded files; write-ahead files stay.
 
     An empty part replaces a removed one that has the highest number, so that no number is used twice. A part is too old
     if all its rows are older than ``max_age_s``.
@@ -31,8 +31,7 @@ def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s
     Returns:
         The number of removed parts.
     """
-    kind = BY_NAME[table]
-    where = store_files.table_folder(folder, kind)
+    where = store_files.table_folder(folder, SAMPLES)
     files = store_files.list_store_files(where)
     for path in files.superseded:  # before what supersedes them
         path.unlink(missing_ok=True)
@@ -40,20 +39,20 @@ def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s
     gone = []
     for number, path in sorted(files.parts.items(), reverse=True):
         used += store_files.size_bytes(path)
-        newest_s = store_files.read_greatest(path, kind.time)
+        newest_s = store_files.read_greatest(path, SAMPLES.time)
         is_kept = used <= max_bytes and newest_s >= now_s - max_age_s
         if not is_kept and not (number == files.last and newest_s == store_files.NO_VALUE):
             gone.append(number)
     for number in reversed(gone):  # what needs room comes last
         if number == files.last:
-            store_files.write_part(files.parts[number], store_files.make_empty_table(kind))
+            store_files.write_part(files.parts[number], store_files.make_empty_table(SAMPLES))
         else:
             files.parts[number].unlink(missing_ok=True)
     return len(gone)
 
 
-def merge_parts(folder: Path, table: str, max_bytes: int, max_age_s: float) -> int:
-    """Merge neighbouring parts of a table, so that their number stays bounded; may be interrupted and repeated.
+def merge_parts(folder: Path, max_bytes: int, max_age_s: float) -> int:
+    """Merge neighbouring parts of the samples, so that their number stays bounded; may be interrupted and repeated.
 
     The merged ones stay until ``forget_old``, whose limits these are, so that a reader that has listed them can read
     them.
@@ -61,17 +60,14 @@ def merge_parts(folder: Path, table: str, max_bytes: int, max_age_s: float) -> i
     Returns:
         The number of parts written.
     """
-    kind, merged = BY_NAME[table], 0
-    where = store_files.table_folder(folder, kind)
-    while group := _find_mergeable(kind, store_files.list_store_files(where), max_bytes, max_age_s):
-        _write_merged(where, kind, group)
+    where, merged = store_files.table_folder(folder, SAMPLES), 0
+    while group := _find_mergeable(store_files.list_store_files(where), max_bytes, max_age_s):
+        _write_merged(where, group)
         merged += 1
     return merged
 
 
-def _find_mergeable(
-    table: StoreTable, files: store_files.StoreListing, max_bytes: float, max_age_s: float
-) -> list[Path]:
+def _find_mergeable(files: store_files.StoreListing, max_bytes: float, max_age_s: float) -> list[Path]:
     """Return the oldest ``MERGED_PARTS`` neighbours of one kind that together are no large share; empty if none are."""
     parts = list(files.parts.values())
     kinds = [_rank_width(path) for path in parts]
@@ -79,7 +75,7 @@ def _find_mergeable(
         group = parts[first : first + MERGED_PARTS]
         if kinds[first] == 2 or len(set(kinds[first : first + MERGED_PARTS])) > 1 or not all(map(_is_whole, group)):
             continue
-        span_s = store_files.read_greatest(group[-1], table.time) - store_files.read_greatest(group[0], table.time)
+        span_s = store_files.read_greatest(group[-1], SAMPLES.time) - store_files.read_greatest(group[0], SAMPLES.time)
         if sum(map(store_files.size_bytes, group)) <= MERGED_SHARE * max_bytes and span_s <= MERGED_SHARE * max_age_s:
             return group
     return []
@@ -105,30 +101,30 @@ def _parse_span(path: Path) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-def _write_merged(where: Path, table: StoreTable, group: Sequence[Path]) -> None:
+def _write_merged(where: Path, group: Sequence[Path]) -> None:
     import pyarrow.parquet as pq
 
     target = where / f"{_parse_span(group[0])[0]:06d}-{_parse_span(group[-1])[1]:06d}{store_files.PART}"
-    schema = arrow_schema(table, coded=True)
+    schema = arrow_schema(SAMPLES, coded=True)
     with replace_file(target) as part, pq.ParquetWriter(part, schema, compression="zstd") as writer:
-        for rows in _join_groups(table, group):
+        for rows in _join_groups(group):
             writer.write_table(rows, row_group_size=store_files.ROW_GROUP)
     sync_folder(where)
 
 
-def _join_groups(table: StoreTable, paths: Sequence[Path]) -> Iterator[Any]:
+def _join_groups(paths: Sequence[Path]) -> Iterator[Any]:
     """Yield the rows of parts as row groups of ``store_files.ROW_GROUP`` rows, the last one smaller."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pending = store_files.make_empty_table(table)
+    pending = store_files.make_empty_table(SAMPLES)
     for path in paths:
         store_files.check_part(path, path.stat().st_mtime_ns)
         with pq.ParquetFile(path) as file:
             for number in range(file.num_row_groups):
                 rows = file.read_row_group(number)
                 rows.validate(full=True)
-                pending = pa.concat_tables([pending, fit_to_schema(table, rows)]).combine_chunks()
+                pending = pa.concat_tables([pending, fit_to_schema(SAMPLES, rows)]).combine_chunks()
                 while pending.num_rows > store_files.ROW_GROUP:
                     yield pending.slice(0, store_files.ROW_GROUP)
                     pending = pending.slice(store_files.ROW_GROUP)

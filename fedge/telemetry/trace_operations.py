@@ -76,8 +76,9 @@ def downsample_trace(trace: Trace, period_s: float) -> Trace:
     return _average_cells(((_cell_number(piece, period_s), piece) for piece in pieces), tuple(trace.rails_w))
 
 
-def limit_trace_length(trace: Trace, most: int = MOST_STRETCHES, period_s: float = PERIOD_S) -> Trace:
-    """Return a trace of at most ``most`` stretches, averaged if needed with ``period_s`` doubled until it fits."""
+def limit_trace_length(trace: Trace, most: int = MOST_STRETCHES) -> Trace:
+    """Return a trace of at most ``most`` stretches, averaged if needed with ``PERIOD_S`` doubled until it fits."""
+    period_s = PERIOD_S
     while len(trace) > most:
         period_s *= 2
         trace = downsample_trace(trace, period_s)

@@ -180,16 +180,14 @@ def plan_batches(count: int, batch_size: int, most: Optional[int], seed: int, ep
     return [order[k * batch_size : (k + 1) * batch_size].tolist() for k in range(steps)]
 
 
-def make_loader(
-    samples: _Set, how: TimedLoaderSettings, batches: List[List[int]], collate: Any = collate_timed
-) -> _Loader:
+def make_loader(samples: _Set, how: TimedLoaderSettings, batches: List[List[int]]) -> _Loader:
     """Return a PyTorch loader of these batches of sample indices, which starts new workers for every epoch."""
     beside = {"prefetch_factor": how.prefetch, "multiprocessing_context": FORK} if how.workers else {}
     return DataLoader(
         samples,
         batch_sampler=batches,
         num_workers=how.workers,
-        collate_fn=collate,
+        collate_fn=collate_timed,
         pin_memory=how.pinned,
         **beside,  # type: ignore[arg-type]
     )

@@ -187,8 +187,8 @@ class TelemetryIngest:
         """Delete old samples, and merge files of the store."""
         max_bytes, max_age_s = self._limits.most_bytes, self._limits.most_age_s
         try:
-            forget_old(self._folder, "samples", max_bytes=max_bytes, max_age_s=max_age_s, now_s=now_s)
-            merge_parts(self._folder, "samples", max_bytes=max_bytes, max_age_s=max_age_s)
+            forget_old(self._folder, max_bytes=max_bytes, max_age_s=max_age_s, now_s=now_s)
+            merge_parts(self._folder, max_bytes=max_bytes, max_age_s=max_age_s)
         except (OSError, ValueError, FedgeError) as error:  # Arrow's are of the first two kinds
             logger.warning("the store's old samples are not deleted, or its files not merged: %s", error)
 

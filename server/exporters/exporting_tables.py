@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from fedge import registry
-from fedge.errors import BadInput
+from fedge.errors import BadInput, prefix_errors
 from fedge.experiment import Experiment, ExporterSpec
 from fedge.extras import build_install_command
 from fedge.telemetry.store import Row
@@ -38,10 +38,8 @@ def check_exporter(spec: ExporterSpec, where: str) -> None:
     _check_options(exporter, spec, where)
     check_options = getattr(exporter, "check_options", None)
     if check_options is not None:
-        try:
+        with prefix_errors(where, "."):
             check_options(**spec.options)
-        except BadInput as error:
-            raise BadInput(f"{where}.{error.where}", error.got, error.right) from error
 
 
 def _load_class(spec: ExporterSpec, where: str) -> Callable[..., Exporter]:

@@ -31,7 +31,7 @@ from fedge.analysis.topology.channel_plan import (
     rank_units,
 )
 from fedge.costs.layers.network_cost import NetworkCost, Shape
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, check_known
 from fedge.extras import build_install_command
 from fedge.worker.channel_cuts import LayerCut, cut_module
 
@@ -54,8 +54,7 @@ def find_coupling(
         BadInput: For an unknown method, a missing library, and a network that cannot be traced.
     """
     pruning = _import_torch_pruning()
-    if method not in IMPORTANCE_METHODS:
-        raise UnknownName("--ranking", method, IMPORTANCE_METHODS)
+    check_known("--ranking", method, IMPORTANCE_METHODS)
     copied = deepcopy(module).cpu()
     graph = _trace_dependencies(pruning, copied, input_shape)
     return _build_coupling(pruning, graph, copied, _build_importance(pruning, method, seed))

@@ -22,7 +22,7 @@ from fedge.costs.layers.network_source import build_module, parse_input_shape
 from fedge.costs.memory.step_need import StepNeed, predict_step_need
 from fedge.decisions.limits import compute_margin_z
 from fedge.devices import catalogue
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, check_known
 from fedge.types import DeviceSpec
 
 if TYPE_CHECKING:
@@ -287,8 +287,7 @@ def _check_options(options: TopologyOptions) -> None:
         raise BadInput("--variants", str(options.variants), f"{MAX_VARIANTS} at most")
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
-    if options.ranking not in IMPORTANCE_METHODS:
-        raise UnknownName("--ranking", options.ranking, IMPORTANCE_METHODS)
+    check_known("--ranking", options.ranking, IMPORTANCE_METHODS)
 
 
 def _search_variants(

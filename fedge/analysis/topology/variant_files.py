@@ -32,6 +32,7 @@ from fedge.experiment import VARIANT_FILE
 from fedge.json_reader import read_json
 from fedge.worker.channel_cuts import LayerCut, cut_module, parse_plan
 from fedge.worker.refusal import Refusal
+from fedge.workloads.datasets import translate_refusals
 from fedge.yaml_files import validate_fields
 
 if TYPE_CHECKING:
@@ -144,10 +145,8 @@ def variant_from_dict(data: Any, where: str) -> NetworkVariant:
             f"format {data.get('format') if isinstance(data, dict) else None!r}",
             f"{VARIANT_FORMAT}: {EXPECTED_FOLDER}",
         )
-    try:
+    with translate_refusals():
         plan = parse_plan(data.get("channels"), f"{where}: channels")
-    except Refusal as error:
-        raise BadInput(error.where, error.got, error.right) from error
     record = validate_fields(_VariantRecord, data, where)
     return NetworkVariant(
         **{**record.model_dump(), "input_shape": tuple(record.input_shape)},

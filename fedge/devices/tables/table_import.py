@@ -20,7 +20,7 @@ from fedge.devices.tables.mode_table import (
 )
 from fedge.devices.tables.power_log import import_jtop_log, import_tegrastats_log, read_steps_file
 from fedge.devices.tables.published_files import import_bofl_json, import_folders, import_results, read_source
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput, check_known
 from fedge.types import DeviceSpec, Label, weakest_label
 
 LAYOUTS = {
@@ -63,8 +63,7 @@ def import_table(
     Raises:
         BadInput: If the source is invalid, the format is unknown, or ``out`` holds something else.
     """
-    if layout not in LAYOUTS:
-        raise UnknownName("--format", layout, tuple(LAYOUTS))
+    check_known("--format", layout, LAYOUTS)
     if (layout in LOG_IMPORTERS) != (steps is not None):
         needed = f"a CSV file that says when each mode ran ({layout} logs power only)"
         raise BadInput(

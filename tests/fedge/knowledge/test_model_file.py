@@ -199,7 +199,7 @@ def _about(**fields: Any) -> Callable[[dict[str, Any]], Any]:
         (lambda t: t["maxn"].update(cores=0), "maxn.cores: got 0"),
         (lambda t: t.update(seed=-1), "seed: got -1"),
         (lambda t: t["errors"].pop(), "errors: got 1 pairs; none, or 2"),
-        (lambda t: t["errors"][0].pop(), "errors.0.1: got nothing"),
+        (lambda t: t["errors"][0].pop(), r"errors\[0\]\[1\]: got nothing"),
         (lambda t: t["references"].append(dict(t["references"][0])), "reference/1/knobs: got nothing"),
     ],
 )

@@ -36,9 +36,9 @@ def seconds(folder: Path) -> list[float]:
 
 
 def test_parts_go_when_all_of_their_rows_are_too_old(fleet_store):
-    assert forget_old(fleet_store, "samples", MANY, max_age_s=5.0, now_s=10.0) == 2
+    assert forget_old(fleet_store, MANY, max_age_s=5.0, now_s=10.0) == 2
     assert seconds(fleet_store) == [4, 5, 6, 7, 8, 9, 10]
-    assert forget_old(fleet_store, "samples", MANY, max_age_s=5.0, now_s=10.0) == 0
+    assert forget_old(fleet_store, MANY, max_age_s=5.0, now_s=10.0) == 0
 
 
 def test_the_oldest_parts_go_when_there_are_too_many_bytes(fleet_store):
@@ -46,21 +46,21 @@ def test_the_oldest_parts_go_when_there_are_too_many_bytes(fleet_store):
     parts = sorted(table.glob("*.parquet"))
     wal, newest = (table / "000006.wal").stat().st_size, [part.stat().st_size for part in parts[-2:]]
 
-    assert forget_old(fleet_store, "samples", wal + sum(newest), max_age_s=1e9, now_s=10.0) == 3
+    assert forget_old(fleet_store, wal + sum(newest), max_age_s=1e9, now_s=10.0) == 3
     assert seconds(fleet_store) == [6, 7, 8, 9, 10]
-    assert forget_old(fleet_store, "samples", 0, max_age_s=1e9, now_s=10.0) == 2
+    assert forget_old(fleet_store, 0, max_age_s=1e9, now_s=10.0) == 2
     assert seconds(fleet_store) == [10], "what is not a part yet stays"
 
 
 def test_a_store_goes_on_after_its_parts_went(fleet_store):
-    forget_old(fleet_store, "samples", 0, max_age_s=0.0, now_s=1e9)
+    forget_old(fleet_store, 0, max_age_s=0.0, now_s=1e9)
     tables = RunTables(fleet_store)
     tables.append([sample_row(11.0)])
     tables.close()
-    forget_old(fleet_store, "samples", 0, max_age_s=0.0, now_s=1e9)
+    forget_old(fleet_store, 0, max_age_s=0.0, now_s=1e9)
 
     assert seconds(fleet_store) == []
-    assert forget_old(fleet_store, "samples", 0, max_age_s=0.0, now_s=1e9) == 0
+    assert forget_old(fleet_store, 0, max_age_s=0.0, now_s=1e9) == 0
     RunTables(fleet_store).append([sample_row(12.0)])
     assert seconds(fleet_store) == [12.0]
     assert sorted(path.name for path in (fleet_store / "store" / "samples").iterdir()) == [
@@ -101,29 +101,29 @@ def names(folder: Path) -> list[str]:
 
 
 def test_neighbours_become_one_until_few_are_left_and_every_row_stays(many_parts):
-    assert merge_parts(many_parts, "samples", MANY, 1e9) == 17 + 4
+    assert merge_parts(many_parts, MANY, 1e9) == 17 + 4
     assert seconds(many_parts) == ALL
-    forget_old(many_parts, "samples", MANY, max_age_s=1e9, now_s=71.0)
+    forget_old(many_parts, MANY, max_age_s=1e9, now_s=71.0)
 
     left = ["000001-000016", "000017-000032", "000033-000048", "000049-000064", "000065-000068"]
     assert names(many_parts) == [*left, "000069", "000070", "000071"]
     assert seconds(many_parts) == ALL
-    assert merge_parts(many_parts, "samples", MANY, 1e9) == 0
+    assert merge_parts(many_parts, MANY, 1e9) == 0
     groups = pq.ParquetFile(many_parts / "store/samples/000001-000016.parquet").metadata
     assert [groups.row_group(place).num_rows for place in range(groups.num_row_groups)] == [3, 3, 3, 3, 3, 1]
 
 
 def test_what_was_merged_can_be_read_until_old_parts_are_forgotten(many_parts):
     with RunReader(many_parts) as before:
-        merge_parts(many_parts, "samples", MANY, 1e9)
+        merge_parts(many_parts, MANY, 1e9)
         assert [row.at_s for row in before.rows(SampleRow)] == ALL
 
 
 def test_a_merged_part_is_a_small_share_of_the_size_and_age_that_a_store_may_have(many_parts):
     one = (many_parts / "store/samples/000001.parquet").stat().st_size
-    assert merge_parts(many_parts, "samples", 16 * 3 * one, 1e9) == 0
-    assert merge_parts(many_parts, "samples", MANY, 16 * 2.9) == 0
-    assert merge_parts(many_parts, "samples", 16 * 5 * one, 16 * 3.0) == 17
+    assert merge_parts(many_parts, 16 * 3 * one, 1e9) == 0
+    assert merge_parts(many_parts, MANY, 16 * 2.9) == 0
+    assert merge_parts(many_parts, 16 * 5 * one, 16 * 3.0) == 17
 
 
 @pytest.mark.parametrize("step", range(3))
@@ -140,25 +140,23 @@ def test_a_crash_while_merging_loses_no_row_and_doubles_none(many_parts, monkeyp
         elif step == 1:
             broken.setattr(fleet, "sync_folder", crash)
         else:
-            merge_parts(many_parts, "samples", MANY, 1e9)
+            merge_parts(many_parts, MANY, 1e9)
             removed = Path.unlink
             broken.setattr(Path, "unlink", lambda path, **_: crash() if path.stem == "000003" else removed(path))
         with pytest.raises(KeyboardInterrupt):
-            merge_parts(many_parts, "samples", MANY, 1e9) if step < 2 else forget_old(
-                many_parts, "samples", MANY, 1e9, 71.0
-            )
+            merge_parts(many_parts, MANY, 1e9) if step < 2 else forget_old(many_parts, MANY, 1e9, 71.0)
 
     assert seconds(many_parts) == ALL
     RunTables(many_parts).close()
     assert seconds(many_parts) == ALL
-    merge_parts(many_parts, "samples", MANY, 1e9)
+    merge_parts(many_parts, MANY, 1e9)
     assert seconds(many_parts) == ALL
 
 
 def test_a_write_ahead_file_that_a_loss_of_power_brought_back_is_not_read_beside_the_merged_part(many_parts):
     old = (many_parts / "store/samples/000071.wal").read_bytes()
-    merge_parts(many_parts, "samples", MANY, 1e9)
-    forget_old(many_parts, "samples", MANY, max_age_s=1e9, now_s=71.0)
+    merge_parts(many_parts, MANY, 1e9)
+    forget_old(many_parts, MANY, max_age_s=1e9, now_s=71.0)
     (many_parts / "store/samples/000005.wal").write_bytes(old)
 
     assert seconds(many_parts) == ALL
@@ -170,7 +168,7 @@ def test_a_write_ahead_file_that_a_loss_of_power_brought_back_is_not_read_beside
 def test_a_damaged_part_stays_by_itself_and_others_are_merged(many_parts):
     (many_parts / "store/samples/000002.parquet").write_bytes(b"PAR1 not at all")
 
-    assert merge_parts(many_parts, "samples", MANY, 1e9) >= 1
+    assert merge_parts(many_parts, MANY, 1e9) >= 1
     assert {"000001", "000002"} <= set(names(many_parts))
 
 
