@@ -125,14 +125,12 @@ def least_energy_per_step(
             fast_s, fast_j = np.where(slower, u, step_s), np.where(slower, f, step_j)
             saved_j = np.maximum(np.where(slower, f - step_j, step_j - f), 0.0)
             # Of two equally fast modes the cheaper one does all steps.
-            differ = apart_s > 0.0
-            mixed = budgets_s - np.where(differ, fast_s, -np.inf)
-            mixed /= np.where(differ, apart_s, 1.0)
-            np.maximum(mixed, 0.0, out=mixed)
-            np.minimum(mixed, 1.0, out=mixed)  # the share of the slower mode
+            mixed = budgets_s - np.where(apart_s > 0.0, fast_s, -np.inf)
+            mixed /= np.where(apart_s > 0.0, apart_s, 1.0)
+            np.clip(mixed, 0.0, 1.0, out=mixed)  # the share of the slower mode
             mixed *= saved_j
             np.subtract(fast_j, mixed, out=mixed)
-            np.copyto(mixed, np.inf, where=fast_s > latest_s)
+            mixed[fast_s > latest_s] = np.inf
             np.minimum(least, mixed, out=least)
-    joules: Floats = least.transpose(*range(1, least.ndim), 0)
+    joules: Floats = np.moveaxis(least, 0, -1)
     return joules

@@ -367,9 +367,8 @@ def _find_most_saving_row(
 ) -> int | None:
     """Return the row of largest expected improvement, or None if that is not worthwhile.
 
-    No quantile foretells more than the lowest of time and power, nor their mean more than that over the quantiles of
-    power at the lowest time, unless the work may draw less than idling. In most rounds that already rules out every
-    row.
+    No quantile foretells more than the lowest of time and power, unless the work may draw less than idling. In most
+    rounds that already rules out every row.
     """
     if room.rounds_left <= 0:
         return None
@@ -382,13 +381,7 @@ def _find_most_saving_row(
     lowest_z = SPREAD_FACTOR * QUANTILES[0]
     lowest_w = predictions.power_w[rows] * np.exp(lowest_z * predictions.power_w_sd_log[rows])
     hoped = costs.compute_savings(rows, lowest_z, lowest_z)
-    unclear = (lowest_w < idle_w) | (costs.now_j.min() <= 0.0)
-    left = unclear | (hoped - spent > MIN_EXPECTED_SAVING)
-    if not left.any():
-        return None
-    time_z, power_z = SPREAD_FACTOR * np.array([(QUANTILES[0], b) for b in QUANTILES]).T[..., None]
-    hoped = costs.compute_savings(rows[left], time_z, power_z).mean(axis=0)
-    left[left] = unclear[left] | (hoped - spent[left] > MIN_EXPECTED_SAVING)
+    left = (hoped - spent > MIN_EXPECTED_SAVING) | (lowest_w < idle_w) | (costs.now_j.min() <= 0.0)
     if not left.any():
         return None
     rows, spent = rows[left], spent[left]

@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 
 from fedge.physics.matern import Float32Array
 from fedge.physics.time_power_model import (
-    CORES,
     CPU,
-    GPU,
     IDLE_TERMS,
-    MEM,
     POWER_NAMES,
     TIME_NAMES,
     KnobTable,
@@ -92,7 +89,7 @@ def linearize_log_time(time: Floats, x: Floats | KnobTable) -> LinearizedCurve:
 
     def iterate_rows() -> Iterator[Floats]:
         c, f, _, m = host.split()
-        log_c = host.log(CORES)
+        log_c = np.log(c)
         overlap = parts.overlapped_s / parts.total_s
         by_gpu, by_prep, by_launch = (share * overlap for share in stages.shares)
         by_math, by_mem = joined.gpu.shares
@@ -125,7 +122,7 @@ def linearize_log_power(power: Floats, parts: StepParts) -> LinearizedCurve:
 
     def iterate_rows() -> Iterator[Floats]:
         host, gpu_side = parts.knobs.host, parts.knobs.gpu
-        log_f, log_g, log_m = host.log(CPU), gpu_side.log(GPU), gpu_side.log(MEM)
+        log_f, log_g, log_m = np.log(host.split()[1]), np.log(gpu_side.split()[2]), np.log(gpu_side.split()[3])
         _, _, _, _, af, _, _, _, r, ag, _, _, am = split_parameters(power)
         static, cores, gpu, mem, cores_use, host_use, gpu_use, math, mem_use = terms
         yield static
@@ -136,7 +133,7 @@ def linearize_log_power(power: Floats, parts: StepParts) -> LinearizedCurve:
         yield gpu
         yield gpu_use
         yield math
-        yield gpu_use * parts.log_gpu_share * r
+        yield gpu_use * np.log(gpu_side.expand(parts.gpu_s) / parts.total_s) * r
         yield (gpu + gpu_use + math) * gpu_side.expand(log_g * ag)
         yield mem
         yield mem_use

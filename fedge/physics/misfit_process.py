@@ -28,7 +28,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.call_cache import cache_last_call
 from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array, matern5_single
 from fedge.physics.robust_fit import STUDENT_DEGREES, Curve, CurveFit, GaussianPrior, fit_curves
@@ -184,20 +183,14 @@ def fit_quantity(
 
 def bind_curve(curve: KnobCurve) -> CurveBinding:
     """Return the binding of a curve that is the same for every board."""
-
-    def bind(x: Floats) -> MemberKnobCurves:
-        rows = cache_last_call(lambda boards: as_knob_table(x[boards]))
-        return lambda th, boards: curve(th, rows(boards))
-
-    return bind
+    return lambda x: lambda th, boards: curve(th, x[boards])
 
 
 def fix_shares(curve: KnobCurve, x: Floats) -> Curve:
     """Return a curve's values and derivatives at shares of shape (n, 4)."""
-    table = as_knob_table(x)
 
     def linearize(th: Floats) -> tuple[Floats, Floats]:
-        linear = curve(th, table)
+        linear = curve(th, x)
         return linear.values, linear.stack_slopes()
 
     return linearize
@@ -223,10 +216,10 @@ def fit_quantities(bind: CurveBinding, problems: Sequence[QuantityProblem], nois
     )
     misfit = np.square(np.concatenate([problem.misfit_sd for problem in problems]))[:, None]
     spread = misfit + np.diagonal(rows.offset, axis1=-2, axis2=-1)[owner]
-    curves, find_owners = bind(rows.x), cache_last_call(lambda fits: owner[fits])
+    curves = bind(rows.x)
 
     def linearize(th: Floats, fits: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        linear = curves(th, find_owners(fits))
+        linear = curves(th, owner[fits])
         return linear.values, linear.stack_slopes()
 
     fitted = fit_curves(

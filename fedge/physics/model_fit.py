@@ -6,14 +6,12 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from fedge.call_cache import cache_last_call
 from fedge.errors import BadInput
 from fedge.groups import group_by
-from fedge.modes import stack_modes
 from fedge.physics import log_derivatives
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
@@ -346,12 +344,14 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
             got = f"{measurement.step_s:g} s per step and {measurement.power_w:g} W"
             raise BadInput(f"the measurement of {measurement.mode}", got, "two numbers above 0")
     groups = group_by(measurements, lambda one: (one.board, one.mode))
+    knobs = np.array([[m.cores, m.cpu_mhz, m.gpu_mhz, m.mem_mhz] for _, m in groups], dtype=np.float64).reshape(-1, 4)
+    x = knob_shares(maxn, Modes(knobs))
     kept = [[m for m in group if not m.throttled] or group for group in groups.values()]
     boards = [board for board, _ in groups]
+
     numbers = {board: number for number, board in enumerate(dict.fromkeys(boards))}
-    x, same, correlation = _correlate_rows(
-        maxn, tuple(mode for _, mode in groups), tuple(numbers[board] for board in boards)
-    )
+    owner = np.array([numbers[board] for board in boards], dtype=np.intp)
+    same = (owner[:, None] == owner).astype(np.float64)
     here = np.array([board is None for board in boards], dtype=np.float64)
 
     def rows(logs: list[float], noise_sd: Floats, offset_sd: float) -> QuantityRows:
@@ -371,27 +371,8 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
     return PooledMeasurements(
         rows(seconds, _compute_noise(kept, NOISE_TIME_SD, lambda one: one.time_se_log), OFFSET_TIME_SD),
         rows(watts, _compute_noise(kept, NOISE_POWER_SD, lambda one: one.power_se_log), OFFSET_POWER_SD),
-        correlation,
+        misfit_correlation(x, x) * _kind_correlation(same),
     )
-
-
-@lru_cache(maxsize=256)
-def _correlate_rows(
-    maxn: PowerMode, modes: tuple[PowerMode, ...], owners: tuple[int, ...]
-) -> tuple[Floats, Floats, Float32Array]:
-    """Return the shares of n rows, which of them are of the same board, and the correlation of their misfits.
-
-    Kept, as boards of a kind measure the same few modes, and most rounds bring repeats only.
-
-    Args:
-        maxn: The board's top mode.
-        modes: The rows' modes.
-        owners: The number of each row's board.
-    """
-    x = knob_shares(maxn, stack_modes(modes))
-    owner = np.array(owners, dtype=np.intp)
-    same = (owner[:, None] == owner).astype(np.float64)
-    return x, same, misfit_correlation(x, x) * _kind_correlation(same)
 
 
 def _compute_noise(

@@ -202,14 +202,11 @@ class SharedPosterior:
         scaled = pull * self._misfit[chosen]
         along = (pull @ _transpose(own.slope_covariance[chosen])).astype(np.float32)
         away = pull @ _transpose(own.row_covariance[chosen]) @ self._drawn[chosen]
-        moved = np.empty((len(chosen), near.shape[1]), dtype=np.float32)
-        for row, slope, member in zip(moved, along[:, 0], chosen, strict=True):
-            np.matmul(slope, modes.slopes[member], out=row)
+        moved = np.concatenate([slope @ modes.slopes[member] for slope, member in zip(along, chosen, strict=True)])
         moved -= away[:, 0].astype(np.float32) @ modes.near
         moved += scaled[:, 0].astype(np.float32) @ near
         moved += (self.posterior.rows.offset_sd**2 * pull.sum(axis=-1)).astype(np.float32)
-        means: Floats = modes.mean[chosen]
-        means += moved
+        means: Floats = modes.mean[chosen] + moved
         return means
 
     def project(

@@ -353,8 +353,8 @@ def bind_power_curves(reference: ReferenceFit | None, times: Floats) -> CurveBin
     """Return ``make_power_curve_with`` for the rows of B boards, whose log time parameters have the shape (B, 11)."""
 
     def bind(x: Floats) -> MemberKnobCurves:
-        select_parts = cache_last_call(compute_time_parts(times, x).select)
-        return lambda th, boards: log_derivatives.linearize_log_power(th, select_parts(boards))
+        parts = compute_time_parts(times, x)
+        return lambda th, boards: log_derivatives.linearize_log_power(th, parts.select(boards))
 
     return _bind_residuals(bind, reference, POWER)
 

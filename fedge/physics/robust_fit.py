@@ -101,34 +101,45 @@ def fit_curves(
         start: Starting points, shape (B, k).
         tolerance: Relative decrease of the objective at which a fit stops.
     """
-    every = np.arange(len(start))
-    values, slopes = curves(start, every)
-    begun = _RunningFits(
-        every,
-        data=data,
-        noise_sd=noise_sd,
-        mean=prior.mean,
-        precision=prior.precision,
-        here=start,
-        values=values,
-        slopes=slopes,
+    running = np.arange(len(start))
+    values, slopes = curves(start, running)
+    fits = _RunningFits(
+        start.copy(),
+        values=values.copy(),
+        slopes=slopes.copy(),
         best=_objective(data - values, noise_sd, prior, start),
         damping=np.full(len(start), 1e-2),
         steps=np.zeros(len(start), dtype=np.int64),
         tries=np.zeros(len(start), dtype=np.int64),
     )
-    ended, running = [begun.select(every[:0])], begun.select(every)
-    while len(running.place):
-        done = running.advance(curves, tolerance)
-        if done.any():
-            ended.append(running.select(done))
-            running = running.select(~done)
-    order = np.argsort(np.concatenate([fits.place for fits in ended]))
-    names = ("here", "best", "values", "slopes")
-    here, best, values, slopes = (np.concatenate([getattr(fits, name) for fits in ended])[order] for name in names)
-    residuals = data - values
-    weights = student_weights(residuals / noise_sd)
-    return CurveFit(here, best, residuals=residuals, slopes=slopes, weights=weights)
+    while len(running):
+        some = GaussianPrior(prior.mean[running], prior.precision[running])
+        noise, aim = noise_sd[running], data[running]
+        step = _compute_step(
+            aim - fits.values[running],
+            slopes=fits.slopes[running],
+            noise_sd=noise,
+            prior=some,
+            here=fits.here[running],
+            damping=fits.damping[running],
+        )
+        there = fits.here[running] + step
+        moved = curves(there, running)
+        objective = _objective(aim - moved[0], noise, some, there)
+        better = objective < fits.best[running]
+        won = running[better]
+        small = fits.best[won] - objective[better] < tolerance * (1.0 + np.abs(objective[better]))
+        fits.accept(won, there[better], (moved[0][better], moved[1][better]), objective[better])
+        fits.reject(running[~better])
+        ended = (
+            (fits.steps[running] >= _STEPS) | (fits.tries[running] >= _TRIES) | (np.abs(step).max(axis=-1) < _NO_STEP)
+        )
+        ended[better] |= small
+        running = running[~ended]
+    residuals = data - fits.values
+    return CurveFit(
+        fits.here, fits.best, residuals=residuals, slopes=fits.slopes, weights=student_weights(residuals / noise_sd)
+    )
 
 
 def differentiate(function: Callable[[Floats], Floats], at: Floats, step: float) -> tuple[Floats, Floats]:
@@ -150,19 +161,8 @@ def robust_sd(deviations: Floats) -> float:
 
 @dataclass(slots=True, eq=False)
 class _RunningFits:
-    """Fits that still run: what they fit, their state at the best point so far, and the damping.
+    """The state of B fits: parameters, values, derivatives and objective at the best point so far, and the damping."""
 
-    Attributes:
-        place: Index of each fit among all that began.
-        equations: ``_build_equations`` at the best points; None if a point has moved since. After steps that were all
-            rejected only the damping differs.
-    """
-
-    place: NDArray[np.intp]
-    data: Floats
-    noise_sd: Floats
-    mean: Floats
-    precision: Floats
     here: Floats
     values: Floats
     slopes: Floats
@@ -170,62 +170,31 @@ class _RunningFits:
     damping: Floats
     steps: NDArray[np.int64]
     tries: NDArray[np.int64]
-    equations: tuple[Floats, Floats] | None = None
 
-    def select(self, fits: NDArray[np.intp] | NDArray[np.bool_]) -> _RunningFits:
-        """Return some of the fits."""
-        return _RunningFits(*(getattr(self, field.name)[fits] for field in dataclasses.fields(self)[:-1]))
+    def accept(self, rows: NDArray[np.int64], there: Floats, at: tuple[Floats, Floats], objective: Floats) -> None:
+        """Move the fits ``rows`` to a better point."""
+        self.here[rows], self.best[rows] = there, objective
+        self.values[rows], self.slopes[rows] = at
+        self.damping[rows] = np.maximum(self.damping[rows] / 5.0, 1e-8)
+        self.steps[rows] += 1
+        self.tries[rows] = 0
 
-    def advance(self, curves: MemberCurves, tolerance: float) -> NDArray[np.bool_]:
-        """Try a step of every fit, move those that it makes better, and mask those that have ended."""
-        prior = GaussianPrior(self.mean, self.precision)
-        if self.equations is None:
-            self.equations = _build_equations(
-                self.data - self.values, slopes=self.slopes, noise_sd=self.noise_sd, prior=prior, here=self.here
-            )
-        step = _compute_step(self.equations, self.damping)
-        there = self.here + step
-        values, slopes = curves(there, self.place)
-        objective = _objective(self.data - values, self.noise_sd, prior, there)
-        better = objective < self.best
-        with np.errstate(invalid="ignore"):
-            small = better & (self.best - objective < tolerance * (1.0 + np.abs(objective)))
-        if better.any():
-            self._move(better, there, values=values, slopes=slopes, objective=objective)
-        self.damping = np.where(better, np.maximum(self.damping / 5.0, 1e-8), self.damping * 5.0)
-        self.steps = self.steps + better
-        self.tries = np.where(better, 0, self.tries + 1)
-        ended: NDArray[np.bool_] = small | (self.steps >= _STEPS) | (self.tries >= _TRIES)
-        ended |= np.abs(step).max(axis=-1) < _NO_STEP
-        return ended
-
-    def _move(
-        self, better: NDArray[np.bool_], there: Floats, *, values: Floats, slopes: Floats, objective: Floats
-    ) -> None:
-        """Move the fits of a mask to better points."""
-        self.here = np.where(better[:, None], there, self.here)
-        self.values = np.where(better[:, None], values, self.values)
-        # Contiguous, as a product of arrays in another order is summed in another one.
-        self.slopes = np.ascontiguousarray(np.where(better[:, None, None], slopes, self.slopes))
-        self.best = np.where(better, objective, self.best)
-        self.equations = None
+    def reject(self, rows: NDArray[np.int64]) -> None:
+        """Let the fits ``rows`` try a shorter step."""
+        self.damping[rows] *= 5.0
+        self.tries[rows] += 1
 
 
-def _build_equations(
-    residuals: Floats, slopes: Floats, noise_sd: Floats, prior: GaussianPrior, here: Floats
-) -> tuple[Floats, Floats]:
-    """Return the curvature, shape (B, k, k), and the downhill direction, shape (B, k, 1), of every fit's objective."""
+def _compute_step(
+    residuals: Floats, slopes: Floats, noise_sd: Floats, prior: GaussianPrior, here: Floats, damping: Floats
+) -> Floats:
+    """Return the damped Gauss-Newton step of every fit, shape (B, k)."""
     weighted: Floats = slopes * (student_weights(residuals / noise_sd) / np.square(noise_sd))[:, None, :]
     curvature = weighted @ slopes.swapaxes(-1, -2) + prior.precision
-    return curvature, weighted @ residuals[..., None] - prior.precision @ (here - prior.mean)[..., None]
-
-
-def _compute_step(equations: tuple[Floats, Floats], damping: Floats) -> Floats:
-    """Return the damped Gauss-Newton step of every fit, shape (B, k)."""
-    curvature, downhill = equations[0].copy(), equations[1]
+    uphill = weighted @ residuals[..., None] - prior.precision @ (here - prior.mean)[..., None]
     diagonal = np.arange(curvature.shape[-1])
     curvature[:, diagonal, diagonal] *= 1.0 + damping[:, None]
-    step = np.asarray(np.linalg.solve(curvature, downhill)[..., 0], dtype=np.float64)
+    step = np.asarray(np.linalg.solve(curvature, uphill)[..., 0], dtype=np.float64)
     longest = np.maximum(np.abs(step).max(axis=-1, keepdims=True), 1e-12)
     scaled: Floats = step * np.minimum(1.0, _LONGEST_STEP / longest)
     return scaled

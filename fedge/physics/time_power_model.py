@@ -37,8 +37,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,13 +60,6 @@ class KnobCombinations:
 
     x: Floats
     index: NDArray[np.intp] | None = None
-    _logs: dict[int, Floats] = field(default_factory=dict, init=False, repr=False)
-
-    def log(self, knob: int) -> Floats:
-        """Return the natural logarithms of a knob's shares, shape (u,); kept, as a fit tries many parameters."""
-        if knob not in self._logs:
-            self._logs[knob] = np.log(self.x[..., knob])
-        return self._logs[knob]
 
     def split(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Return the shares of cores, CPU, GPU and memory, each of shape (u,)."""
@@ -181,7 +174,7 @@ class JoinedTerms:
     by_q: Floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepParts:
     """A step's time and its parts in seconds; symbols as in the module's docstring.
 
@@ -206,12 +199,6 @@ class StepParts:
     prep_s: Floats
     launch_s: Floats
     host_s: Floats
-
-    @cached_property
-    def log_gpu_share(self) -> Floats:
-        """Log of G/t, shape (..., n); kept, as a fit of power tries many parameters with the same parts."""
-        share: Floats = np.log(self.knobs.gpu.expand(self.gpu_s) / self.total_s)
-        return share
 
     def select(self, members: NDArray[np.intp]) -> StepParts:
         """Return some of several boards' parts; their modes must be their own combinations (``as_knob_table``)."""
@@ -279,7 +266,7 @@ def join_time_parts(time: Floats, x: Floats | KnobTable) -> JoinedParts:
     math_s, mem_s = a / g, b / m
     gpu = join_terms(1.0 + q1, np.log(math_s), np.log(mem_s))
     c, f, _, m = knobs.host.split()
-    prep_s = k * np.exp(-beta * knobs.host.log(CORES)) * (1.0 / f + delta / (c * f * f) + kappa / m)
+    prep_s = k * np.exp(-beta * np.log(c)) * (1.0 / f + delta / (c * f * f) + kappa / m)
     launch_s, host_s = w / f, d / f
     expand = knobs.host.expand
     stages = join_terms(1.0 + q2, knobs.gpu.expand(gpu.log), expand(np.log(prep_s)), expand(np.log(launch_s)))
@@ -306,14 +293,15 @@ def compute_power_terms(power: Floats, parts: StepParts) -> Floats:
         parts: Parts of the step time.
     """
     host, gpu_side = parts.knobs.host, parts.knobs.gpu
-    c, m = host.x[..., CORES], gpu_side.x[..., MEM]
+    c, f, _, _ = host.split()
+    _, _, g, m = gpu_side.split()
     static, cores, cores_use, host_use, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = split_parameters(power)
-    cpu_on, gpu_on = np.exp((1.0 + af) * host.log(CPU)), np.exp((1.0 + ag) * gpu_side.log(GPU))
+    cpu_on, gpu_on = np.exp((1.0 + af) * np.log(f)), np.exp((1.0 + ag) * np.log(g))
     t = parts.total_s
     busy = (
         host.expand(cores_use * c * cpu_on * parts.prep_s) / t,
         host.expand(host_use * cpu_on * (parts.launch_s + parts.host_s)) / t,
-        gpu_side.expand(gpu_use * gpu_on) * np.exp(r * parts.log_gpu_share),
+        gpu_side.expand(gpu_use * gpu_on) * np.exp(r * np.log(gpu_side.expand(parts.gpu_s) / t)),
         gpu_side.expand(math * gpu_on * parts.math_s) / t,
         gpu_side.expand(mem_use * m * parts.mem_s) / t,
     )
@@ -321,7 +309,7 @@ def compute_power_terms(power: Floats, parts: StepParts) -> Floats:
         static,
         host.expand(cores * c * cpu_on),
         gpu_side.expand(gpu * gpu_on),
-        gpu_side.expand(mem * np.exp((1.0 + am) * gpu_side.log(MEM))),
+        gpu_side.expand(mem * np.exp((1.0 + am) * np.log(m))),
     )
     terms = np.empty((len(idle) + len(busy), *busy[0].shape))
     for row, term in zip(terms, (*idle, *busy), strict=True):
