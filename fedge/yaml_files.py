@@ -136,6 +136,8 @@ EXPECTED = {
     "invalid_key": "keys that are text",
 }
 """The right value by pydantic's type of error; for other types its own message is used."""
+PLAIN_TYPES = {"int", "float", "str", "bool"}
+"""Members of unions as pydantic names them in an error's location."""
 
 
 def validate_fields(
@@ -195,8 +197,8 @@ def _trim_location(location: Sequence[int | str], given: Any) -> Sequence[int | 
             given = given.get(part)
         elif not isinstance(given, list | tuple):
             return location[:place]
-        elif isinstance(part, str):  # the record takes a list for a mapping
-            return location
+        elif isinstance(part, str):  # the record takes a list for a mapping, unless it is a member of a union
+            return location[:place] if part in PLAIN_TYPES else location
         else:
             given = given[part]
     return location
