@@ -189,13 +189,17 @@ def validate_fields(
     raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
 
 
+UNION_MEMBERS = ("bool", "int", "float", "str")
+"""What pydantic puts at the end of the place of a value that may be one of several types."""
+
+
 def _trim_location(location: Sequence[int | str], given: Any) -> Sequence[int | str]:
     """Return pydantic's location without the name of a union's member at its end, which the file does not have."""
     for place, part in enumerate(location):
         if not isinstance(given, Mapping | list | tuple):
             return location[:place]
-        if part not in (given if isinstance(given, Mapping) else range(len(given))):  # missing, or the record's own
-            return location
+        if part not in (given if isinstance(given, Mapping) else range(len(given))):
+            return location[:place] if part in UNION_MEMBERS else location  # else missing, or the record's own
         given = given[part]
     return location
 
