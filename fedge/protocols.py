@@ -165,7 +165,8 @@ class LearningTask(Protocol):
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> Training:
         """Begin training.
 
-        ``share`` holds the indices of the client's training samples, shape (m,).
+        ``share`` holds the indices of the client's training samples, shape (m,). For a width below 1, the arrays are
+        the model's leading part of that width or of a wider one.
         """
         ...
 

@@ -570,7 +570,7 @@ class NarrowOffer:
     Attributes:
         width: Share of every layer's channels.
         work: Seconds of the whole share, and its joules above idle, relative to the front's; from the layers' costs.
-        sent: Bytes of the update relative to the front's, both before they are encoded.
+        sent: Bytes of the model that is received, and of the update before it is encoded, relative to the front's.
     """
 
     width: float

@@ -55,8 +55,8 @@ class RequestMessage:
     Attributes:
         kind: ``hello`` requests the name, ``front`` the first offer, ``train`` a round of training,
             ``evaluate`` an evaluation of the model on the client's test samples; ``bye`` ends the run.
-        model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
-            known.
+        model_bytes: Size of the whole model, whatever part the client receives. Emulated links move the model whose
+            steps are priced, if its size is known.
         learning_rate: Learning rate of the round; None for the workload's.
         settings: Numbers of the strategy, only for mods, like the next field.
         trainable: Names of the arrays that mods see and encodings change; the others are statistics and counters.

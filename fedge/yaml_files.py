@@ -136,8 +136,6 @@ EXPECTED = {
     "invalid_key": "keys that are text",
 }
 """The right value by pydantic's type of error; for other types its own message is used."""
-PLAIN_TYPES = {"int", "float", "str", "bool"}
-"""Members of unions as pydantic names them in an error's location."""
 
 
 def validate_fields(
@@ -166,7 +164,8 @@ def validate_fields(
         check_numbers(lambda location: format_field(where, location), given, found.model_dump(by_alias=True))
         return found
     limits = first.get("ctx", {})
-    location = _trim_location(first["loc"], given)
+    full = [part for part in first["loc"] if part != "[key]"]
+    location = _trim_location(full, given)
     where = format_field(where, location)
     example = (examples or {}).get(str(location[-1]) if location else "", "")
     example = f", for example {example}" if example else ""
@@ -176,7 +175,7 @@ def validate_fields(
         )
     if first["type"] == "missing":
         raise BadInput(where, "nothing", f"this key is needed{example}")
-    if len(location) < len(first["loc"]) and first["type"] != "invalid_key":  # of the members of a union
+    if len(location) < len(full):  # of the members of a union
         raise BadInput(where, format_value(first["input"]), "a number, text, true or false")
     if first["type"] in {"model_type", "model_attributes_type"}:
         last = location[-1] if location else ""
@@ -190,17 +189,18 @@ def validate_fields(
     raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
 
 
+UNION_MEMBERS = ("bool", "int", "float", "str")
+"""What pydantic puts at the end of the place of a value that may be one of several types."""
+
+
 def _trim_location(location: Sequence[int | str], given: Any) -> Sequence[int | str]:
-    """Return the part of pydantic's location that exists in the file; the rest names union members."""
+    """Return pydantic's location without the name of a union's member at its end, which the file does not have."""
     for place, part in enumerate(location):
-        if isinstance(given, Mapping):
-            given = given.get(part)
-        elif not isinstance(given, list | tuple):
+        if not isinstance(given, Mapping | list | tuple):
             return location[:place]
-        elif isinstance(part, str):  # the record takes a list for a mapping, unless it is a member of a union
-            return location[:place] if part in PLAIN_TYPES else location
-        else:
-            given = given[part]
+        if part not in (given if isinstance(given, Mapping) else range(len(given))):
+            return location[:place] if part in UNION_MEMBERS else location  # else missing, or the record's own
+        given = given[part]
     return location
 
 

@@ -20,7 +20,7 @@ BLOCK = 64
 LONGEST = 9000
 """Characters of the longest topic that is used: with all topics a round takes some times as long."""
 FIRST, SYMBOLS = 32, 96
-"""Code of the first symbol, a blank, and number of symbols: printable ASCII; all others count as the last."""
+"""Code of the first symbol, a blank, and number of symbols: printable ASCII; letters beyond it are question marks."""
 
 
 def model(shape: Shape) -> torch.nn.Module:

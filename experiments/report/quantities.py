@@ -94,7 +94,7 @@ def energies(*values_j: float) -> tuple[str, ...]:
 
 
 def duration(value_s: float | None, digits: int = 3) -> str:
-    """Format a duration: 45.3 s, 12 min 5 s, 3 h 12 min; ``digits`` 1 leaves out fractions of a second."""
+    """Format a duration: 45.3 s, 12 min 5 s, 3 h 12 min; ``digits`` 1 leaves out fractions from 1 s on."""
     if value_s is None or not math.isfinite(value_s):
         return UNKNOWN
     if value_s < 120:

@@ -352,11 +352,7 @@ def limit_measurements(measurements: Sequence[Measurement], limit: int = MAX_MOD
         measurements: Newest last.
         limit: Number of modes.
     """
-    usable = (
-        one for one in measurements
-        if not one.throttled and all(math.isfinite(v) and v > 0 for v in (one.step_s, one.power_w))
-    )  # fmt: skip
-    repeats = group_by(usable, lambda one: one.mode)
+    repeats = group_by(filter(_is_usable, measurements), lambda one: one.mode)
     modes = list(repeats)
     if len(modes) > limit:
         modes = [modes[row] for row in _spread_rows([repeats[mode][-1] for mode in modes], limit)]
@@ -385,6 +381,10 @@ def _is_current(entry: KnowledgeEntry, client: ClientIdentity, now: datetime) ->
     return age_days(entry, now) <= MAX_AGE_DAYS and all(
         entry.conditions[name] == client.conditions[name] for name in known
     )
+
+
+def _is_usable(one: Measurement) -> bool:
+    return not one.throttled and all(math.isfinite(v) and v > 0 for v in (one.step_s, one.power_w))
 
 
 def age_days(entry: KnowledgeEntry, now: datetime) -> float:

@@ -8,9 +8,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from fedge.errors import BadInput
-from fedge.yaml_files import MAX_DEPTH, MAX_NODES, parse_yaml, read_yaml, read_yaml_mapping
+from fedge.yaml_files import MAX_DEPTH, MAX_NODES, parse_yaml, read_yaml, read_yaml_mapping, validate_fields
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -103,3 +104,21 @@ def test_a_file_without_a_mapping_is_refused(tmp_path, content, message):
         path.write_bytes(content)
     with pytest.raises(BadInput, match=message):
         read_yaml_mapping(path, "a mapping of keys")
+
+
+class _Span(BaseModel):
+    ends: tuple[int, int] = (0, 1)
+    named: dict[str, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"ends": [1]}, r"ends\[1\]: got nothing; this key is needed"),
+        ({"named": {1: 2}}, r"named\[1\]: got 1; text, in quotes where YAML would read something else"),
+        ({"named": {1: {}}}, r"named\[1\]: got 1; text"),
+    ],
+)
+def test_a_short_pair_and_a_key_that_is_no_text_are_named(content, message):
+    with pytest.raises(BadInput, match=f"^span.yaml: {message}"):
+        validate_fields(_Span, content, "span.yaml")

@@ -252,20 +252,23 @@ def measure_placement(
 
 @contextmanager
 def _sample_power(read_w: Callable[[], float], read: list[float]) -> Iterator[None]:
-    """Append the board's power in watts to ``read`` while something runs; empty it if the sensor is lost."""
+    """Append the board's power in watts to ``read`` while something runs, at least once; empty it if it is lost."""
     over, lost = threading.Event(), False
 
-    def look() -> None:
+    def append() -> None:
         nonlocal lost
-        while not over.wait(POWER_SAMPLE_S):
-            try:
-                read.append(read_w())
-            except SensorLost as error:  # the rest of the run has no power, so neither has the whole
-                logger.warning("the placement is measured without its power: %s", error)
-                lost = True
-                return
+        try:
+            read.append(read_w())
+        except SensorLost as error:  # the rest of the run has no power, so neither has the whole
+            logger.warning("the placement is measured without its power: %s", error)
+            lost = True
 
-    read_w()  # a sensor of counted energy gives the mean since its last reading, here over the instances' start
+    def look() -> None:
+        while not lost and not over.wait(POWER_SAMPLE_S):
+            append()
+
+    append()
+    read.clear()  # a sensor of counted energy gives the mean since its last reading, here over the instances' start
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
@@ -273,10 +276,10 @@ def _sample_power(read_w: Callable[[], float], read: list[float]) -> Iterator[No
     finally:
         over.set()
         thread.join()
+        if not read and not lost:
+            append()
         if lost:
             read.clear()
-        elif not read:
-            read.append(read_w())
 
 
 MAX_PLACEMENTS = 200

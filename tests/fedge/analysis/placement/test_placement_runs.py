@@ -147,10 +147,11 @@ def test_a_small_network_really_runs_on_this_machines_processor(name, tmp_path):
     assert run.instance_runs[0].p95_s >= run.instance_runs[0].median_s > 0
 
 
-def test_a_sensor_that_is_lost_during_a_placement_leaves_it_without_power(monkeypatch, caplog):
+@pytest.mark.parametrize("readings", [0, 1, 3])
+def test_a_sensor_that_is_lost_during_a_placement_leaves_it_without_power(monkeypatch, caplog, readings):
     monkeypatch.setattr(placement_runs, "POWER_SAMPLE_S", 0.001)
     read: list[float] = []
-    answers = iter([7.0, 7.0, 7.0])
+    answers = iter([7.0] * readings)
 
     def read_w() -> float:
         try:
@@ -162,6 +163,22 @@ def test_a_sensor_that_is_lost_during_a_placement_leaves_it_without_power(monkey
         ends_s = time.monotonic() + 30
         while "without its power: the rail is gone" not in caplog.text and time.monotonic() < ends_s:
             time.sleep(0.01)
+
+    assert read == []
+
+
+def test_a_sensor_that_is_lost_at_the_end_of_a_placement_shorter_than_a_sample_fails_nothing(monkeypatch):
+    monkeypatch.setattr(placement_runs, "POWER_SAMPLE_S", 60.0)
+    read: list[float] = []
+    answers = iter([7.0])
+
+    def read_w() -> float:
+        for watts in answers:
+            return watts
+        raise SensorLost("the rail is gone")
+
+    with placement_runs._sample_power(read_w, read):
+        pass
 
     assert read == []
 
