@@ -196,7 +196,8 @@ UNION_MEMBERS = ("bool", "int", "float", "str")
 def _trim_location(location: Sequence[int | str], given: Any) -> Sequence[int | str]:
     """Return pydantic's location without the name of a union's member at its end, which the file does not have."""
     for place, part in enumerate(location):
-        if not isinstance(given, Mapping | list | tuple):
+        is_container = isinstance(given, Mapping | list | tuple)
+        if not is_container:
             return location[:place]
         if part not in (given if isinstance(given, Mapping) else range(len(given))):
             return location[:place] if part in UNION_MEMBERS else location  # else missing, or the record's own
