@@ -103,7 +103,10 @@ class Explorer(Protocol):
     """Proposes modes to measure, each at most once; constructed from the candidate modes and ``PriorKnowledge``."""
 
     def ask(self, count: int) -> Modes:
-        """Return at most ``count`` unmeasured modes that are worth measuring next; fewer if no more are left."""
+        """Return at most ``count`` unmeasured modes that are worth measuring next.
+
+        They are fewer if the explorer would learn from these first, and none if none is left.
+        """
         ...
 
     def tell(self, measurements: Sequence[Measurement]) -> None:

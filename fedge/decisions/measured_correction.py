@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,6 +90,33 @@ def correct_with_measurements(predictions: Predictions, measurements: Sequence[M
     return Predictions(
         predictions.modes, step_s=step_s, power_w=power_w, step_s_sd_log=step_sd, power_w_sd_log=power_sd
     )
+
+
+def correct_relative_to_row(predictions: Predictions, measurements: Sequence[Measurement], row: int) -> Predictions:
+    """Return the predictions with measured modes corrected relative to the measurement of the mode in ``row``.
+
+    That mode keeps its prediction. So measured modes compare with it by measurements alone, and predicted ones by
+    predictions alone: what those have in common with its own, such as a wrong prior of all times, cancels. Without a
+    measurement of that mode nothing is corrected.
+    """
+    corrected = correct_with_measurements(predictions, measurements)
+    step_s, step_sd = _keep_ratio(
+        predictions.step_s, predictions.step_s_sd_log, corrected.step_s, corrected.step_s_sd_log, row=row
+    )
+    power_w, power_sd = _keep_ratio(
+        predictions.power_w, predictions.power_w_sd_log, corrected.power_w, corrected.power_w_sd_log, row=row
+    )
+    return replace(corrected, step_s=step_s, step_s_sd_log=step_sd, power_w=power_w, power_w_sd_log=power_sd)
+
+
+def _keep_ratio(
+    predicted: Floats, predicted_sd: Floats, corrected: Floats, corrected_sd: Floats, *, row: int
+) -> tuple[Floats, Floats]:
+    """Return one quantity and its spreads, corrected so that the value in ``row`` stays what was predicted."""
+    measured = corrected_sd != predicted_sd
+    if not measured[row]:
+        return predicted, predicted_sd
+    return np.where(measured, corrected * predicted[row] / corrected[row], predicted), corrected_sd
 
 
 def find_doubted_measurements(predictions: Predictions, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:

@@ -200,11 +200,27 @@ def _expected_saving(aim: _LimitedObjective, predictions: Predictions, best_cost
     if not finite.any():
         return saving
     least = float(cost[finite].max()) if best_cost is None else best_cost
-    cheaper = np.flatnonzero(finite & (cost < least))
-    saving[finite] = 0.0
-    room = np.log(max(aim.limit, _TINY) / limited[cheaper]) / np.maximum(sd_log[cheaper], MIN_SD_LOG)
-    saving[cheaper] = _normal_cdf(room) * np.log(least / cost[cheaper])
+    saving[finite] = compute_expected_savings(
+        limited[finite], sd_log[finite], cost=cost[finite], limit=aim.limit, least=least
+    )
     return saving
+
+
+def compute_expected_savings(limited: Floats, sd_log: Floats, *, cost: Floats, limit: float, least: float) -> Floats:
+    """Return the share of the cost that measuring each mode is expected to save, shape (n,).
+
+    Args:
+        limited: Finite predictions of the limited quantity, shape (n,).
+        sd_log: Their standard deviations (log), shape (n,).
+        cost: Finite predictions of the cost, shape (n,).
+        limit: The limit.
+        least: Cost of the best mode that is known to hold the limit.
+    """
+    savings = np.zeros(len(cost))
+    cheaper = np.flatnonzero(cost < least)
+    room = np.log(max(limit, _TINY) / limited[cheaper]) / np.maximum(sd_log[cheaper], MIN_SD_LOG)
+    savings[cheaper] = _normal_cdf(room) * np.log(least / cost[cheaper])
+    return savings
 
 
 def _normal_cdf(values: Floats) -> Floats:

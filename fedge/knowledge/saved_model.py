@@ -16,6 +16,7 @@ import numpy as np
 
 from fedge.decisions import mode_objectives
 from fedge.decisions.limits import compute_margin_z
+from fedge.decisions.measured_correction import correct_relative_to_row, correct_with_measurements
 from fedge.decisions.mode_objectives import FrontCost, find_front_rows, find_knee
 from fedge.errors import BadInput, UnknownName
 from fedge.knowledge.model_file import BoardModel, ModelInfo, fit_model_predictor, load_model, predict_candidates
@@ -37,12 +38,15 @@ class SavedModel:
     """A saved model, fitted again, with predictions for every candidate mode.
 
     Attributes:
+        predictions: One row per candidate, corrected by the measurements of measured modes.
+        relative: The same for comparisons with MAXN (``correct_relative_to_row``).
         maxn_row: Row of the candidate nearest to the board's top mode.
     """
 
     model: BoardModel
     predictor: Predictor
     predictions: Predictions
+    relative: Predictions
     measured: frozenset[PowerMode]
     maxn_row: int
 
@@ -72,12 +76,14 @@ def open_model(path: Path) -> SavedModel:
 def build_saved_model(model: BoardModel) -> SavedModel:
     """Fit a model and predict all candidates."""
     predictor = fit_model_predictor(model)
+    predicted, maxn_row = predict_candidates(model, predictor), find_nearest_row(model.candidates, model.knowledge.maxn)
     return SavedModel(
         model,
         predictor=predictor,
-        predictions=predict_candidates(model, predictor),
+        predictions=correct_with_measurements(predicted, model.measurements),
+        relative=correct_relative_to_row(predicted, model.measurements, maxn_row),
         measured=frozenset(measurement.mode for measurement in model.measurements),
-        maxn_row=find_nearest_row(model.candidates, model.knowledge.maxn),
+        maxn_row=maxn_row,
     )
 
 
@@ -198,7 +204,8 @@ def choose_model_mode(model: Path | SavedModel, aim: ChoiceAim) -> ModelChoice:
         BadInput: If the file is not a model, or the limit is implausible, see ``UNIT_SLIP_FACTOR``.
     """
     saved = model if isinstance(model, SavedModel) else open_model(model)
-    choice = choose_for_aim(saved.predictions, aim, saved.maxn_row)
+    relative = aim.option == "--max-slowdown"
+    choice = choose_for_aim(saved.relative if relative else saved.predictions, aim, saved.maxn_row)
     return ModelChoice(
         saved.model.about,
         aim=aim,

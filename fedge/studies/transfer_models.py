@@ -45,12 +45,14 @@ from fedge.costs.layered_work import find_family, find_known_layers
 from fedge.costs.memory.step_need import BOUND_SDS, fit_memory_calibration
 from fedge.costs.memory.step_table import MeasuredSteps, StepTable, TargetName, gather_steps
 from fedge.decisions.limits import compute_margin_z
+from fedge.decisions.measured_correction import correct_relative_to_row
 from fedge.decisions.mode_objectives import compute_step_energy_j, find_least_energy_within_slowdown
 from fedge.devices.catalogue import aliases, find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import build_background, list_workload_names
 from fedge.modes import find_mode_index
+from fedge.pareto import find_nearest_row
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
@@ -73,6 +75,7 @@ SERVING_PROBLEMS = 100
 UNPRUNED = 0.0
 """Pruning level of the networks as they are published, which are also judged alone."""
 VARIANTS: Mapping[TransferPart, tuple[str, ...]] = {
+    "predictor": ("", "front"),
     "memory": ("", "unpruned"),
     "online": tuple(f"deadlines x {ratio:g}" for ratio in ONLINE_RATIOS),
 }
@@ -83,6 +86,11 @@ Choose = Callable[[Predictions, int], int]
 """Choose a row of the predictions, given that of MAXN; rows of infinite power are not allowed."""
 
 
+def list_variants(part: TransferPart, modes: int | None) -> tuple[str, ...]:
+    """Return what a model is judged on after a number of measured modes; the explorer of none does not matter."""
+    return ("",) if modes == 0 else VARIANTS.get(part, ("",))
+
+
 @dataclass(frozen=True, slots=True)
 class TransferRow:
     """Figures of one model on one table. Errors, shares and regrets are in percent; None does not apply.
@@ -91,7 +99,8 @@ class TransferRow:
         left_out: What was left out with the table.
         quantity: What was predicted or decided.
         kind: Whether its steps are of training, of inference, or both beside each other.
-        variant: One of ``VARIANTS``: a part of the table's rows, or the deadlines; empty for all.
+        variant: One of ``VARIANTS``: a part of the table's rows, the deadlines, or the explorer; empty for all, or the
+            predictor's own explorer.
         covered: Share of the values in their 90 % intervals.
         bounded: Share of the values at or below the one-sided 95 % bound, for memory the guard's of 99 %.
         slowdown: Measured slowdown of the chosen mode from MAXN.
@@ -186,11 +195,16 @@ def _percent(values: Floats | NDArray[np.bool_]) -> float:
 
 def score_modes(blank: TransferRow, table: ProfileTable, found: Predictions, choose: Choose) -> Iterator[TransferRow]:
     """Yield the rows of time, power and the decision of predictions of all modes of a table."""
-    yield score_quantity(replace(blank, quantity="time"), found.step_s, table.step_s, found.step_s_sd_log)
-    yield score_quantity(replace(blank, quantity="power"), found.power_w, table.power_w, found.power_w_sd_log)
+    yield from score_predictions(blank, table, found)
     choice = score_choice(blank, table, found, choose)
     if choice is not None:
         yield choice
+
+
+def score_predictions(blank: TransferRow, table: ProfileTable, found: Predictions) -> Iterator[TransferRow]:
+    """Yield the rows of time and power of predictions of all modes of a table."""
+    yield score_quantity(replace(blank, quantity="time"), found.step_s, table.step_s, found.step_s_sd_log)
+    yield score_quantity(replace(blank, quantity="power"), found.power_w, table.power_w, found.power_w_sd_log)
 
 
 def _start_row(part: TransferPart, judged: JudgedTable, left_out: LeftOut) -> TransferRow:
@@ -201,17 +215,26 @@ def _start_row(part: TransferPart, judged: JudgedTable, left_out: LeftOut) -> Tr
 
 
 def judge_predictor(judged: JudgedTable, left_out: LeftOut, counts: Sequence[int], seeds: int) -> Iterator[TransferRow]:
-    """Yield the rows of the default predictor after some numbers of modes of its own choice; without modes, once."""
+    """Yield the rows of the default predictor after some numbers of modes of its own choice; without modes, once.
+
+    The decision is that of ``fedge predict choose``, also after as many modes of the explorer ``front``.
+    """
     table, knowledge = judged.table, _build_knowledge(judged, left_out)
-    board = TableBoard(table)
+    board, maxn = TableBoard(table), find_nearest_row(table.modes, table.maxn)
     for count in (count for count in counts if count < len(table.modes)):
-        for seed in range(seeds if count else 1):
-            own = replace(knowledge, seed=seed)
-            explorer = load_explorer(find_method_explorer(DEFAULT_PREDICTOR), table.modes, own)
-            rows = profile_table(explorer, board, count)
-            found = load_predictor(DEFAULT_PREDICTOR, own).fit(board.measure_rows(rows)).predict(table.modes)
-            blank = replace(_start_row("predictor", judged, left_out), modes=count, seed=seed)
-            yield from score_modes(blank, table, found, choose_with_confidence)
+        for variant in list_variants("predictor", count):
+            for seed in range(seeds if count else 1):
+                own = replace(knowledge, seed=seed)
+                explorer = load_explorer(variant or find_method_explorer(DEFAULT_PREDICTOR), table.modes, own)
+                seen = board.measure_rows(profile_table(explorer, board, count))
+                found = load_predictor(DEFAULT_PREDICTOR, own).fit(seen).predict(table.modes)
+                blank = replace(_start_row("predictor", judged, left_out), modes=count, seed=seed, variant=variant)
+                if not variant:
+                    yield from score_predictions(blank, table, found)
+                relative = correct_relative_to_row(found, seen, maxn)
+                choice = score_choice(blank, table, relative, choose_with_confidence)
+                if choice is not None:
+                    yield choice
 
 
 def _build_knowledge(judged: JudgedTable, left_out: LeftOut) -> PriorKnowledge:

@@ -18,7 +18,6 @@ from fedge.errors import BadInput, FedgeError, check_known
 from fedge.studies.task_pool import run_jobs
 from fedge.studies.transfer_models import (
     LEFT_OUT,
-    VARIANTS,
     JudgedTable,
     LeftOut,
     TransferKind,
@@ -31,6 +30,7 @@ from fedge.studies.transfer_models import (
     judge_predictor,
     judge_rooflines,
     judge_serving,
+    list_variants,
     read_judged_tables,
 )
 
@@ -178,8 +178,11 @@ def _run_cell(study: TransferStudy, cell: TransferCell) -> list[TransferRow]:
         if cell.part == "predictor" and own is not None:
             counts = [count for count in study.counts if count < len(own.table.modes)]
         blank = TransferRow(cell.part, cell.left_out, cell.judged, decision, kind=kind, refused=str(error))
-        variants = VARIANTS.get(cell.part, ("",))
-        return [replace(blank, modes=count, variant=variant) for count in counts for variant in variants]
+        return [
+            replace(blank, modes=count, variant=variant)
+            for count in counts
+            for variant in list_variants(cell.part, count)
+        ]
 
 
 def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:

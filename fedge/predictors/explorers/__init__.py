@@ -13,6 +13,7 @@ EXPLORERS = {
     "latin": "fedge.predictors.explorers.simple_explorers:LatinExplorer",
     "spread": "fedge.predictors.explorers.simple_explorers:SpreadExplorer",
     "active": "fedge.predictors.explorers.active_explorer:ActiveExplorer",
+    "front": "fedge.predictors.explorers.front_explorer:FrontExplorer",
 }
 """Names and the classes they stand for; each class is constructed from candidate modes and ``PriorKnowledge``."""
 

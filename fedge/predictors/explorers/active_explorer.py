@@ -60,8 +60,8 @@ it, time is off by 4.5 instead of 4.1 % after three modes. Three modes chosen am
 of training are off by 4.4 / 4.2 % (time / power), so that further choice by these tables gains nothing.
 """
 MIN_START = 3
-"""Fewest modes that are asked for at once from which they begin with ``START_SHARES``; designs of two were no better
-than the general rule."""
+"""Fewest modes, known ones included, that begin with ``START_SHARES``; designs of two were no better than the general
+rule."""
 
 
 class ActiveExplorer:
@@ -90,7 +90,7 @@ class ActiveExplorer:
             BadInput: There is neither a prior nor a reference.
         """
         rng = make_generator(self.knowledge.seed, "active explorer")
-        start = self._find_start(count) if count >= MIN_START and not self._known else []
+        start = self._find_start(len(self._known) + count)
         shuffled = rng.permutation(self._remaining.rows)
         pool = np.concatenate([start, shuffled[~np.isin(shuffled, start)][: max(MAX_POOL, count)]]).astype(np.intp)
         known = stack_modes(self._known).knobs
@@ -104,15 +104,21 @@ class ActiveExplorer:
         self._known.update(dict.fromkeys(proposed))
         return proposed
 
-    def _find_start(self, count: int) -> list[int]:
-        """Return the rows of the remaining candidates nearest to the first ``START_SHARES``, without repetition."""
-        left = self._remaining.rows
-        if not len(left):
+    def _find_start(self, total: int) -> list[int]:
+        """Return the rows of the candidates nearest to the first ``START_SHARES`` that are left, without repetition.
+
+        There are none if fewer than ``MIN_START`` modes are wanted in all, or other modes are known.
+        """
+        knobs = self._remaining.candidates.knobs
+        if total < MIN_START or not len(knobs):
             return []
-        knobs = self._remaining.candidates.knobs[left]
         shares = np.log(knobs / knobs.max(axis=0))
-        distance = np.abs(shares[:, None, :] - np.log(START_SHARES[:count])).sum(axis=2)
-        return list(dict.fromkeys(left[np.argmin(distance, axis=0)].tolist()))
+        distance = np.abs(shares[:, None, :] - np.log(START_SHARES[:total])).sum(axis=2)
+        start = dict.fromkeys(np.argmin(distance, axis=0).tolist())
+        if not self._known.keys() <= {self._remaining.candidates[row] for row in start}:
+            return []
+        left = set(self._remaining.rows.tolist())
+        return [row for row in start if row in left]
 
 
 class _ActiveDesign:

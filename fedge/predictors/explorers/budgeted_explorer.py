@@ -99,7 +99,7 @@ class BudgetedExplorer:
         while len(chosen) < count and (fresh := list(self.explorer.ask(size))):
             fitting, others = self._reserve_affordable(fresh, count - len(chosen))
             chosen, self._kept = chosen + fitting, self._kept + others
-            if not fitting and size >= MIN_FURTHER_MODES:
+            if len(fresh) < size if fitting else size >= MIN_FURTHER_MODES:
                 break
             size = count - len(chosen) if fitting else max(count - len(chosen), MIN_FURTHER_MODES)
         return stack_modes(chosen)

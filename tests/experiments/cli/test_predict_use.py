@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedge.knowledge.model_file import BoardModel, HeldOutErrors, ModelInfo, Mod
 from fedge.knowledge.saved_model import UNIT_SLIP_FACTOR, ChoiceAim, choose_for_aim, open_model
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import LabelledValue, Measurement, Modes
+from fedge.types import LabelledValue, Measurement, Modes, PowerMode
 
 ROWS = (629, 500, 377, 200, 120, 3)
 
@@ -119,6 +120,19 @@ _OPENED: dict[Path, Any] = {}
 def _read(path: Path) -> Any:
     """Read once: hypothesis asks often."""
     return _OPENED.setdefault(path, open_model(path))
+
+
+def test_a_mode_that_was_measured_within_the_limit_is_chosen_whatever_is_predicted(path, tmp_path, capsys):
+    few, top, measured = model(rows=ROWS[:1]), grid()[ROWS[0]], grid()[500]
+    seen = (few.measurements[0], Measurement(measured, 40, 1.04 * few.measurements[0].step_s, 4.0))
+    save_model(tmp_path / "m", replace(few, measurements=seen))
+
+    told = chosen(tmp_path / "m", capsys, max_slowdown=1.05, confidence=0.95)
+
+    assert PowerMode(**told["chosen"]["mode"]) == measured != top
+    assert told["chosen"]["measured"]
+    assert told["chosen"]["step_s"]["value"] == pytest.approx(1.04 * told["maxn"]["step_s"]["value"], rel=0.005)
+    assert told["chosen"]["step_s"]["high90"] < 1.02 * told["chosen"]["step_s"]["value"]
 
 
 @pytest.mark.parametrize(

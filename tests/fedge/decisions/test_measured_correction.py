@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.decisions.measured_correction import (
+    correct_relative_to_row,
     correct_with_measurements,
     find_doubted_measurements,
     find_rows,
@@ -188,3 +189,30 @@ def test_rows_are_found_for_the_modes_that_are_there_alone():
     found = find_rows(MODES, [MODES[2], PowerMode(3, 1400.0, 900.0, 1600.0), MODES[0]])
 
     assert found == {MODES[2]: 2, MODES[0]: 0}
+
+
+@given(own=measurements, at=st.integers(0, 2))
+def test_relative_to_a_mode_measurements_compare_with_its_measurement_and_predictions_with_its_prediction(own, at):
+    before, corrected = predicted(), correct_with_measurements(predicted(), own)
+
+    found = correct_relative_to_row(before, own, at)
+
+    for name in ("step_s", "power_w"):
+        values = [getattr(of, name) for of in (found, corrected, before)]
+        sure = getattr(corrected, f"{name}_sd_log") != getattr(before, f"{name}_sd_log")
+        if sure[at]:
+            to_it, as_measured, as_predicted = (value / value[at] for value in values)
+            np.testing.assert_allclose(to_it, np.where(sure, as_measured, as_predicted), rtol=1e-12)
+            assert values[0][at] == pytest.approx(values[2][at], rel=1e-12)
+        else:
+            np.testing.assert_array_equal(values[0], values[2])
+
+
+def test_a_prior_that_has_all_times_wrong_does_not_make_a_measured_mode_look_slow():
+    own = [seen(0, 1.3), seen(1, 1.3 * 1.04 / 1.5)]
+
+    found = correct_relative_to_row(predicted(0.02), own, 0)
+
+    assert find_doubted_measurements(predicted(0.02), own)
+    assert correct_relative_to_row(predicted(0.3), own, 0).step_s[1] == pytest.approx(1.04, rel=0.01)
+    np.testing.assert_array_equal(columns(found), columns(predicted(0.02)))

@@ -80,7 +80,16 @@ def test_a_profile_of_an_unknown_board_starts_with_the_top_and_nearly_the_bottom
     assert three[2, 3] == modes.knobs[:, 3].min()
 
 
-def test_with_a_measurement_the_uncertainty_alone_decides():
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_profile_that_measured_maxn_first_goes_on_with_the_same_design(count):
+    modes = grid()
+    alone, after_maxn = ActiveExplorer(modes, known()), ActiveExplorer(modes, known())
+    after_maxn.tell([Measurement(MAXN, 40, 0.1, 20.0)])
+
+    assert [MAXN, *after_maxn.ask(count - 1)] == list(alone.ask(count))
+
+
+def test_with_another_measurement_the_uncertainty_alone_decides():
     few = Modes(grid().knobs[::5])
     told = [Measurement(few[40], 40, 0.1, 20.0)]
     at_once, one_by_one = ActiveExplorer(few, known()), ActiveExplorer(few, known())
