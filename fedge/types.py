@@ -74,16 +74,18 @@ class Modes:
     def __getitem__(self, i: int) -> PowerMode:
         mode = self._rows.get(i)
         if mode is None:
-            cores, cpu_mhz, gpu_mhz, mem_mhz = (float(v) for v in self.knobs[i])
+            cores, cpu_mhz, gpu_mhz, mem_mhz = self.knobs[i].tolist()
             mode = self._rows[i] = PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
         return mode
 
     def look_up(self, search: Callable[[Modes, PowerMode], int | None], mode: PowerMode) -> int | None:
         """Return ``search(self, mode)``; kept, because a client asks for the same few of thousands of modes."""
         key = search, mode
-        if key not in self._found:
-            self._found[key] = search(self, mode)
-        return self._found[key]
+        try:
+            return self._found[key]  # one lookup: hashing a mode takes as long
+        except KeyError:
+            found = self._found[key] = search(self, mode)
+            return found
 
     def select(self, keep: NDArray[np.bool_]) -> Modes:
         """Return the modes of a mask of shape (n,); kept, as boards of a kind share the parts of their table."""

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.extras",
         "fedge.atomic_files",
         "fedge.call_cache",
+        "fedge.garbage_collection",
         "fedge.groups",
         "fedge.json_reader",
         "fedge.strict_json",

@@ -18,14 +18,12 @@ from fedge.client.emulated import ClientTask
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, list_boards
 from fedge.flower.emulated_clients import answer_tasks
+from fedge.garbage_collection import GC_THRESHOLD, collect_rarely
 from fedge.import_path import start_children
 from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
 MIN_CLIENT_ROUNDS = 400
 # A process takes some seconds to start and to import torch; fewer rounds of clients than these are done sooner without.
-GC_THRESHOLD = 50_000
-# New objects after which Python looks for cycles: rounds leave few, and every full search among the 300 000 objects of
-# torch and fedge takes 0.1 s. With Python's 700, searches took 1.4 of 24 s of a run of 100 clients and 8 rounds.
 
 
 ClientQuestion = tuple[int, OutgoingRequest]
@@ -132,16 +130,6 @@ def _answer_share(questions: list[ClientQuestion]) -> list[Answer]:
     return answer_questions(_experiment, _folder, questions)
 
 
-@contextmanager
-def _collect_rarely() -> Iterator[None]:
-    before = gc.get_threshold()
-    gc.set_threshold(GC_THRESHOLD)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
     """Run a checked experiment in this process, with results in ``folder``.
 
@@ -152,5 +140,5 @@ def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]
 
     # Flower's strategies log every aggregation to the terminal, which belongs to the launcher.
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    with _collect_rarely(), open_clients(experiment, folder) as clients:
+    with collect_rarely(), open_clients(experiment, folder) as clients:
         run_experiment(experiment, LocalPort(clients.respond), folder, lambda _: on_round())

@@ -40,6 +40,7 @@ from experiments.cli.sweep_commands import sweep
 from experiments.cli.user_files import explain, new, schema
 from fedge.errors import BadInput, FedgeError, one_line
 from fedge.extras import LIBRARIES, MissingPackage, describe_missing
+from fedge.garbage_collection import collect_rarely
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -178,7 +179,8 @@ def main() -> None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        _build_command()(prog_name="fedge")
+        with collect_rarely():
+            _build_command()(prog_name="fedge")
     except BadInput as error:
         warn(f"{error}")
         sys.exit(BAD_INPUT)

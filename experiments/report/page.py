@@ -5,7 +5,6 @@ The page needs nothing else: Plotly, style and data are in it.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterable
@@ -159,4 +158,5 @@ def _environment() -> Environment:
 def _chart_data(chart: Chart) -> dict[str, object]:
     """Return a chart's data for the page's script; headings and captions are in the HTML."""
     plain = {name: getattr(chart, name) for name in ("key", "data", "layout", "height_px", "spans")}
-    return {**plain, "frames": [dataclasses.asdict(frame) for frame in chart.frames]}
+    parts = ("label", "data", "layout", "summary")
+    return {**plain, "frames": [{name: getattr(frame, name) for name in parts} for frame in chart.frames]}

@@ -47,9 +47,9 @@ def select_recalled(
 
     That happens if the knowledge is another workload's, or the board or its software has changed.
     """
-    usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
     if not context.learns or not recalled:
         return ()
+    usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
     if not usual:
         return tuple(recalled)
     errors = yield from _compare_with_recalled(context, usual, recalled)
@@ -112,11 +112,9 @@ def select_consistent_peers(
     A contradiction means that a peer measures wrongly or that this board differs from its kind; its own measurements
     would then be treated as outliers.
     """
-    usual = [
-        measurement for measurement in normalize(context.corrections, own_measurements) if not measurement.throttled
-    ]
     if not context.learns:
         return ()
+    usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
     if not peer_measurements or not usual:
         return tuple(peer_measurements)
     predictions = yield from fit_and_predict(context, own_measurements, peer_measurements)

@@ -132,9 +132,7 @@ class ScalingContext:
         self, measurements: Sequence[Measurement], scale: TrainingScale | None
     ) -> Sequence[Measurement]:
         """Convert measurements to another scale by the estimated ratio of step times; power is left unchanged."""
-        if {one.scale for one in measurements} <= {scale}:
-            return measurements
-        return [self.rescale_measurement(one, scale) for one in measurements]
+        return [one if one.scale == scale else self.rescale_measurement(one, scale) for one in measurements]
 
     def rescale_measurement(self, measurement: Measurement, scale: TrainingScale | None) -> Measurement:
         if measurement.scale == scale:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 
 from fedge.devices.thermal_model import TRIP_C, ThermalModel
-from fedge.telemetry.trace_operations import (
-    PERIOD_S,
-)
+from fedge.telemetry.trace_operations import PERIOD_S
 from fedge.types import Measurement, PowerMode, RoundReport, Trace
 
 MAX_STRETCHES = 1300
@@ -129,4 +127,4 @@ def _temperature_after_c(phase: RoundPhase, thermal: ThermalModel, from_c: float
 
 def _repeat_values(values: Sequence[float], counts: Sequence[int]) -> tuple[float, ...]:
     """Repeat every value as often as its phase has intervals."""
-    return tuple(value for value, count in zip(values, counts, strict=True) for _ in range(count))
+    return tuple(chain.from_iterable(map(repeat, values, counts)))

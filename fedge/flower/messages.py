@@ -41,7 +41,8 @@ class HeldArray(Array):
     """
 
     def __init__(self, values: NDArray[np.generic]) -> None:
-        self.dtype, self.shape, self.stype = str(values.dtype), tuple(values.shape), SType.NUMPY
+        # Set one by one, each would mark the bytes, of which there are none, as changed.
+        self.__dict__.update(dtype=str(values.dtype), shape=values.shape, stype=SType.NUMPY)
         self._values = values
 
     @property

@@ -60,10 +60,9 @@ class LinearizedCurve:
 
     def slope_along(self, direction: Floats) -> Floats:
         """Return the derivative along a direction of shape (..., k), an array of shape (..., n)."""
-        parts = (direction[..., place, None] * row for place, row in enumerate(self.iterate_rows()))
         total = np.zeros_like(self.values)
-        for part in parts:
-            total += part
+        for place, row in enumerate(self.iterate_rows()):
+            total += direction[..., place, None] * row
         return total
 
     def select(self, members: NDArray[np.intp]) -> LinearizedCurve:

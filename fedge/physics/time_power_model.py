@@ -35,8 +35,7 @@ hundreds of the latter, so a part is computed once per combination and then look
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -67,7 +66,8 @@ class KnobCombinations:
 
     def expand(self, values: Floats) -> Floats:
         """Return values per combination, shape (..., u), as values per mode, shape (..., n)."""
-        return values if self.index is None else values.take(self.index, axis=-1)
+        # Every index is right: not to check each saves a quarter of the time.
+        return values if self.index is None else values.take(self.index, axis=-1, mode="clip")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,7 +202,7 @@ class StepParts:
 
     def select(self, members: NDArray[np.intp]) -> StepParts:
         """Return some of several boards' parts; their modes must be their own combinations (``as_knob_table``)."""
-        seconds = (getattr(self, field.name)[members] for field in dataclasses.fields(self)[1:])
+        seconds = [getattr(self, name)[members] for name in self.__slots__[1:]]
         return StepParts(as_knob_table(self.knobs.x[members]), *seconds)
 
 
@@ -239,10 +239,10 @@ def tabulate_modes(maxn: PowerMode, modes: Modes) -> KnobTable:
     return tabulate_shares(knob_shares(maxn, modes))
 
 
-def split_parameters(logs: Floats) -> Iterator[Floats]:
-    """Return an iterator over parameters given as logs of shape (..., k): k arrays of shape (..., 1)."""
+def split_parameters(logs: Floats) -> list[Floats]:
+    """Return the parameters given as logs of shape (..., k): k arrays of shape (..., 1)."""
     values = np.exp(logs)[..., None]
-    return (values[..., place, :] for place in range(logs.shape[-1]))
+    return [values[..., place, :] for place in range(logs.shape[-1])]
 
 
 def compute_time_parts(time: Floats, x: Floats | KnobTable) -> StepParts:

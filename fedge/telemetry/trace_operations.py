@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from fedge.types import EMPTY_TRACE, SensorSample, Trace
@@ -118,7 +118,7 @@ def join_traces(traces: Iterable[Trace]) -> Trace:
     if len(parts) <= 1:
         return parts[0] if parts else EMPTY_TRACE
     rails = dict.fromkeys(rail for part in parts for rail in part.rails_w)
-    columns = {name: tuple(v for part in parts for v in getattr(part, name)) for name in COLUMNS}
+    columns = {name: tuple(chain.from_iterable(getattr(part, name) for part in parts)) for name in COLUMNS}
     nothing: Column = (None,)
     rails_w = {rail: tuple(v for p in parts for v in p.rails_w.get(rail, nothing * len(p))) for rail in rails}
     return Trace(**columns, rails_w=rails_w)

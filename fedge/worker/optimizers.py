@@ -45,10 +45,10 @@ class SgdOptimizer:
 
     def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
         self._net, self._task, self._options = net, task, options
-        self._weights = [w for w in net.parameters() if w.requires_grad]
-        self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
+        self.weights = [w for w in net.parameters() if w.requires_grad]
+        self._starts = [w.detach().clone() for w in self.weights] if options.proximal_mu > 0 else []
         # As large as the model, and fresh memory is slow: allocated by the first step, not before it.
-        self._speeds: List[Optional[Tensor]] = [None] * len(self._weights)
+        self._speeds: List[Optional[Tensor]] = [None] * len(self.weights)
 
     def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
         """Do one step.
@@ -62,9 +62,9 @@ class SgdOptimizer:
         """
         scores = self._net(x)
         loss = self._task.loss(scores, y)
-        gradients = torch.autograd.grad(loss, self._weights, allow_unused=True)
+        gradients = torch.autograd.grad(loss, self.weights, allow_unused=True)
         with torch.no_grad():
-            for i, (w, gradient) in enumerate(zip(self._weights, gradients)):
+            for i, (w, gradient) in enumerate(zip(self.weights, gradients)):
                 if gradient is None:  # a weight that this minibatch did not use
                     continue
                 speed = self._update_velocity(i, gradient)
@@ -90,11 +90,11 @@ class TaskOptimizer:
 
     def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
         self._net, self._task, self._options = net, task, options
-        self._weights = [w for w in net.parameters() if w.requires_grad]
-        self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
+        self.weights = [w for w in net.parameters() if w.requires_grad]
+        self._starts = [w.detach().clone() for w in self.weights] if options.proximal_mu > 0 else []
         make = make_sgd if task.optimizer is None else task.optimizer
-        self._optimizer = make(self._weights, options.learning_rate, options.momentum)
-        device = self._weights[0].device if self._weights else torch.device("cpu")
+        self._optimizer = make(self.weights, options.learning_rate, options.momentum)
+        device = self.weights[0].device if self.weights else torch.device("cpu")
         half = choose_half_type(str(device)) if options.mixed else None
         self._autocast = contextlib.suppress if half is None else partial(torch.autocast, device.type, dtype=half)
         self._scaler = make_gradient_scaler() if half is torch.float16 else None
@@ -110,7 +110,7 @@ class TaskOptimizer:
         else:
             self._scaler.scale(loss).backward()
             self._scaler.unscale_(self._optimizer)
-        for w, start in zip(self._weights, self._starts):
+        for w, start in zip(self.weights, self._starts):
             if w.grad is not None:
                 w.grad.add_(w.detach() - start, alpha=self._options.proximal_mu)
         if self._scaler is None:

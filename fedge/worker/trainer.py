@@ -489,7 +489,7 @@ class TrainingSession:
 
     def end(self) -> None:
         """Free the memory that only training needs."""
-        for weight in [] if self._net is None else self._net.parameters():
+        for weight in [] if self._descent is None else self._descent.weights:
             weight.grad = None  # the trainer keeps the network
         self._descent = self._net = None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,7 +99,7 @@ class ImageTask:
         """
         from fedge.worker.optimizers import TrainingOptions
 
-        given = TrainingOptions(**dataclasses.asdict(options))
+        given = TrainingOptions(*attrgetter(*TrainingOptions._fields)(options))
         with translate_refusals():
             return ImageTraining(self.trainer.start(arrays, share, seed, given))
 

@@ -6,6 +6,7 @@ for any averaging. Symbols: ``cell_s`` is the length of a cell, ``cells`` their 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -143,7 +144,7 @@ class PowerCurves:
 
     def energy_j(self, board: str) -> float:
         """Return the area under the board's line, in joules."""
-        return self.cell_s * sum(power or 0.0 for power in self.boards[board])
+        return self.cell_s * sum(filter(None, self.boards[board]))
 
 
 def count_cells(boards: int) -> int:
@@ -171,10 +172,10 @@ def read_power_curves(run: LoadedRun) -> PowerCurves | None:
 def _build_curves(
     run: LoadedRun, binned: Mapping[str, list[Any]], cells: int, cell_s: float
 ) -> dict[str, list[float | None]]:
-    lines: dict[str, list[float | None]] = {}
+    lines: defaultdict[str, list[float | None]] = defaultdict(lambda: [None] * cells)
     for board, cell, joules in zip(binned["board"], binned["cell"], binned["joules"], strict=True):
         if joules is not None:
-            lines.setdefault(board, [None] * cells)[cell] = joules / cell_s
+            lines[board][cell] = joules / cell_s
     order = {board: i for i, board in enumerate(run.device_by_board)}
     return {board: lines[board] for board in sorted(lines, key=lambda name: (order.get(name, len(order)), name))}
 
