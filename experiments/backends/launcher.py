@@ -29,6 +29,7 @@ from fedge.experiment import WORD, Experiment
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
+from fedge.telemetry.run_folder import RUNS
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
@@ -36,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 Refresh = Callable[[], None]
 Backend = Callable[[Experiment, Path, Refresh], None]
-RUNS = Path("runs")
-"""Folder of runs whose path is not given, in the working directory."""
 LOCK_FILE = ".lock"
 """Lock file in the run folder, held by the launcher."""
 

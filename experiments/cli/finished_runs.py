@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.cli.command_options import AsJson, Jobs, Overrides, Run
-from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress, warn, write_output
+from experiments.cli.command_output import (
+    check_folder,
+    make_console,
+    print_json,
+    print_line,
+    show_job_progress,
+    warn,
+    write_output,
+)
 from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.atomic_files import replace_file
 from fedge.errors import BadInput
@@ -56,18 +64,12 @@ def report(
     target = out or (runs[0] / run_folder.REPORT if len(runs) == 1 else Path(COMPARISON_FILE))
     if target.is_dir():
         raise BadInput("--out", str(target), "the path of an HTML file, not a folder")
-    try:
-        write_report(folders, target, sweep_report.build_sweep_sections(runs))
-    except OSError as error:
-        raise BadInput("--out", str(target), f"a file that can be written ({error.strerror})") from error
+    write_output("--out", target, lambda path: write_report(folders, path, sweep_report.build_sweep_sections(runs)))
     sys.stdout.write(f"{target.resolve()}\n")
     if tables is None:
         return
-    try:
-        written = write_report_tables(folders, tables, sweep_report.list_sweep_tables(runs))
-    except OSError as error:
-        right = f"a folder that can be written ({error.strerror})"
-        raise BadInput("--tables", str(tables), right) from error
+    more = sweep_report.list_sweep_tables(runs)
+    written = write_output("--tables", tables, lambda path: write_report_tables(folders, path, more), "folder")
     sys.stdout.write(f"{tables.resolve()}: {len(written)} files\n")
 
 
@@ -200,6 +202,7 @@ def _check_new_file(out: Path | None) -> None:
         raise BadInput("--out", str(out), "a file in a folder that exists")
     if out.exists():
         raise BadInput("--out", f"{out}, which exists already", "a new file")
+    check_folder("--out", out.parent)
 
 
 def format_table(answer: QueryAnswer) -> Iterator[str]:

@@ -15,7 +15,14 @@ import typer
 
 from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
 from experiments.cli.command_options import Experiment as ExperimentFile
-from experiments.cli.command_output import make_console, make_progress_console, print_json, print_plan, warn
+from experiments.cli.command_output import (
+    check_folder,
+    make_console,
+    make_progress_console,
+    print_json,
+    print_plan,
+    warn,
+)
 from experiments.report.tables import print_lines
 from fedge.errors import RunFailed, prefix_errors
 from fedge.phases import begin_phase
@@ -64,6 +71,7 @@ def run(
 
     Example: fedge run experiments/configs/quickstart.yaml --set rounds=3
     """
+    check_folder("--folder", out or run_folder.RUNS)
     from experiments.spec import experiment_checks
     from experiments.spec.experiment_loader import blame_overrides, load_experiment, parse_override
 

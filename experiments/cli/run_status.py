@@ -14,6 +14,7 @@ import typer
 from experiments.cli.command_options import AsJson, Run, Tags
 from experiments.cli.command_output import make_console, print_json, print_line
 from experiments.fleet.inventory import format_names
+from fedge.telemetry.run_folder import RUNS
 
 if TYPE_CHECKING:
     from experiments.backends.run_list import ListedRun
@@ -161,7 +162,7 @@ MAX_DIFFERENCES = 4
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with run folders.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with run folders.")] = RUNS,
     tags: Tags = None,
     *,
     as_json: AsJson = False,

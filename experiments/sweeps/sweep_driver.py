@@ -102,7 +102,7 @@ class _SweepState:
 
 def choose_sweep_folder(config: Path, folder: Path | None) -> Path:
     """Return the folder of a sweep's file: the given one, or one in ``runs``."""
-    return launcher.RUNS / f"sweep-{config.stem}" if folder is None else folder
+    return run_folder.RUNS / f"sweep-{config.stem}" if folder is None else folder
 
 
 def check_sweep(plan: SweepPlan) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from fedge.atomic_files import write_text
 from fedge.json_reader import read_json
 
+RUNS = Path("runs")
+"""Folder of runs whose path is not given, in the working directory."""
 RUN_YAML = "run.yaml"
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"

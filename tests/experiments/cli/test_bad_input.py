@@ -286,7 +286,7 @@ def test_an_out_folder_that_is_taken_or_cannot_be_is_refused(fedge, tmp_path):
     config = _config(tmp_path)
     for out, right in (
         (tmp_path, "new or empty"),
-        (config, "new or empty"),
+        (config, "can be written (Not a directory)"),
         (config / "sub", "can be written (Not a directory)"),
     ):
         outcome = fedge("run", config, "--folder", out)
