@@ -59,7 +59,6 @@ from fedge.knowledge.recall import (
     write_run_knowledge,
 )
 from fedge.telemetry import run_folder
-from fedge.telemetry.run_folder import RUNS
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
 from fedge.types import Label, MemoryObservation, ReferenceRows
@@ -94,7 +93,7 @@ def find_default_folder(runs: Path) -> Path:
 def find_commands_folder() -> Path:
     """Return the folder of ``fedge knowledge``: that of ``auto`` for runs of this machine, a fleet's server or not."""
     on_server = not os.environ.get(FOLDER_VARIABLE) and (SERVER_RUNS / KNOWLEDGE).is_dir()
-    return find_default_folder(SERVER_RUNS if on_server else RUNS)
+    return find_default_folder(SERVER_RUNS if on_server else run_folder.RUNS)
 
 
 @dataclass(frozen=True, slots=True)
