@@ -28,7 +28,7 @@ from experiments.cli.command_output import (
 )
 from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.atomic_files import replace_file
-from fedge.errors import BadInput
+from fedge.errors import BadInput, format_count
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ def report(
         list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or sweeps; several runs are compared.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; by default report.html in the run.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File to write; by default report.html in the run, of several comparison.html."
+        ),
     ] = None,
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write every table to this folder, as .csv and .tex.")
@@ -152,7 +155,9 @@ MAX_TABLE_ROWS = 200
 
 def query(
     run: Run,
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over rounds, clients, events and samples.")],
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="One SELECT over rounds, clients, evaluations, events, samples.")
+    ],
     *,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write: a new one; by default the terminal.")
@@ -312,4 +317,4 @@ def export(
     from experiments.backends.run_export import export_run
 
     count = export_run(run, to, option or [], folder)
-    typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")
+    typer.echo(f"{format_count(count, 'round')} exported to {to}")

@@ -158,7 +158,7 @@ def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
 def import_(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A log, a file or a folder.")],
     layout: Annotated[
-        str, typer.Option("--format", help="Format of the measurements: tegrastats, jtop, powertrain or bofl.")
+        str, typer.Option("--format", help="Format of the measurements: tegrastats, jtop, powertrain, bofl or table.")
     ],
     out: Annotated[Path, typer.Option(metavar="TABLE", help="File to write: the table (CSV).")],
     steps: Annotated[

@@ -128,12 +128,13 @@ def list_failures(clients: Sequence[ClientRow], events: Sequence[EventRow]) -> I
 def _list_problems(
     summary: Mapping[str, Any], clients: Sequence[ClientRow], events: Sequence[EventRow]
 ) -> Iterator[str]:
+    from experiments.report.run.run_tables import describe_problems
+
     yield from list_failures(clients, events)
-    if summary["late"]:
-        yield f"{summary['late']} replies came after the deadline (docs/explanation/stragglers.md)"
-    if summary["infeasible"]:
-        cure = "a longer deadline or max_slowdown allows more"
-        yield f"{summary['infeasible']} times no known mode could meet the goal: {cure}"
+    if problems := describe_problems(summary):
+        yield problems
+    if summary["late"] or summary["infeasible"]:
+        yield "with a longer deadline or max_slowdown more boards are in time (docs/explanation/stragglers.md)"
     if summary["ended"]:
         yield f"the energy budget ended it: {summary['ended']}"
 

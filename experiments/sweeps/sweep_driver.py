@@ -122,7 +122,7 @@ def check_sweep(plan: SweepPlan) -> None:
     for name in (*plan.spec.aims, *plan.spec.figures):
         if name not in known:
             where = "sampler" if name in plan.spec.aims else "figures"
-            raise BadInput(f"{plan.path}: {where}", repr(name), f"figures of a run: {list_known(name, known)}")
+            raise BadInput(f"{plan.path}: {where}", repr(name), list_known(name, known, "figures of a run: "))
 
 
 def run_sweep(

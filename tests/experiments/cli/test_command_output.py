@@ -70,6 +70,13 @@ def test_the_command_that_may_be_meant_is_suggested_once(words):
     assert done.output.count("Did you mean") == 1
 
 
+def test_a_word_that_is_no_command_finds_those_described_with_it():
+    done = CliRunner().invoke(app, ["compare", "a", "b"])
+
+    assert done.exit_code == 2
+    assert "Did you mean sweep or report?" in done.output
+
+
 @pytest.mark.parametrize(("options", "quiet"), [((), False), (("--quiet",), True)])
 def test_progress_is_shown_unless_the_command_is_quiet(options, quiet):
     with get_command(app).make_context("fedge", [*options, "doctor"]):
