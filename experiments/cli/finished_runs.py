@@ -314,6 +314,8 @@ def export(
 
     Example: fedge export runs/office --to tensorboard --folder events
     """
+    if folder is not None:
+        check_folder("--folder", folder)
     from experiments.backends.run_export import export_run
 
     count = export_run(run, to, option or [], folder)

@@ -41,6 +41,7 @@ def test_a_file_that_begins_otherwise_is_kept(tmp_path, content):
         ("calibrate", "gone.csv", "--folder"),
         ("topology", "gone", "--board", "nano", "--folder"),
         ("predict", "fit", "gone.csv", "--out"),
+        ("export", "gone", "--to", "tensorboard", "--folder"),
         ("study", "fleet", "gone.yaml", "--out"),
         ("profile", "--workload", "gone", "--out"),
     ],
