@@ -61,7 +61,7 @@ def _check_noise(spec: StrategySpec, where: str, clients: int) -> None:
     """Reject noise that is spread over more clients than a round has, which would be less than was asked for."""
     sampled = spec.options.get(SAMPLED_CLIENTS)
     if isinstance(sampled, int) and sampled > clients:
-        raise BadInput(f"{where}.{SAMPLED_CLIENTS}", str(sampled), f"from 1 to {clients}, the clients of a round")
+        raise BadInput(f"{where}.{SAMPLED_CLIENTS}", str(sampled), f"at most {clients}, the clients of a round")
 
 
 def _check_mods(experiment: Experiment) -> None:
