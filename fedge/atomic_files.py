@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import tempfile
 import threading
 import time
 import weakref
@@ -37,6 +38,18 @@ def replace_file(path: Path) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def probe_folder(folder: Path) -> None:
+    """Write a file without a name to a folder, or to the nearest one above it that exists; nothing of it stays.
+
+    Permissions alone do not tell: root ignores them, and some file systems take no files from anyone.
+
+    Raises:
+        OSError: Files cannot be written there, or one of the folders above is a file.
+    """
+    existing = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    tempfile.TemporaryFile(dir=existing).close()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -21,6 +21,14 @@ def one_line(text: object, longest: int = MAX_SHOWN) -> str:
     return line if len(line) <= longest else line[: longest - 3] + "..."
 
 
+def format_count(count: int, noun: str) -> str:
+    """Format a count with its noun: "1 point", "1,200 minibatches", "2 replies"."""
+    if count == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("ly") else f"{noun}{'es' if noun.endswith(('tch', 'sh')) else 's'}"
+    return f"{count:,} {plural}"
+
+
 def escape_controls(text: str) -> str:
     """Return a text without signs that rule a terminal, except ends of lines and tabs, and without half characters."""
     if text.isprintable():
@@ -84,7 +92,7 @@ class UnknownName(BadInput):
 
     def __init__(self, where: str, name: str, known: tuple[str, ...]) -> None:
         self.name, self.known = name, known
-        super().__init__(where, repr(name), f"known: {list_known(name, known)}")
+        super().__init__(where, repr(name), list_known(name, known))
 
 
 def check_known(where: str, name: str, known: Collection[str]) -> None:
@@ -93,13 +101,12 @@ def check_known(where: str, name: str, known: Collection[str]) -> None:
         raise UnknownName(where, name, tuple(known))
 
 
-def list_known(name: str, known: Iterable[str]) -> str:
-    """Return the known names for a message; those that ``name`` may be a misspelling of come last, as a question."""
+def list_known(name: str, known: Iterable[str], intro: str = "known: ") -> str:
+    """Return the known names for a message; those that ``name`` may be a misspelling of come first, as a question."""
     listed = list(known)
     similar = find_similar(name, listed)
-    return ", ".join(one_line(one, MAX_NAME) for one in listed) + (
-        f"; did you mean {' or '.join(similar)}?" if similar else ""
-    )
+    question = f"did you mean {' or '.join(similar)}? " if similar else ""
+    return f"{question}{intro}{', '.join(one_line(one, MAX_NAME) for one in listed)}"
 
 
 def find_similar(name: str, known: Iterable[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
@@ -59,6 +59,8 @@ def read_yaml(path: Path | Traversable) -> Any:
     except FileNotFoundError as error:
         raise BadInput(str(path), "no such file", "the path of a YAML file") from error
     except (OSError, UnicodeDecodeError) as error:
+        if path.is_dir():
+            raise BadInput(str(path), "a folder", "the path of a YAML file") from error
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadInput(str(path), "a file that cannot be read", f"a readable YAML file ({reason})") from error
 
@@ -120,10 +122,6 @@ EXPECTED = {
     "bool_type": "true or false",
     "list_type": "a list, such as [a, b]",
     "dict_type": "a mapping (key: value)",
-    "greater_than_equal": "{ge:.10g} or more",
-    "greater_than": "more than {gt:.10g}",
-    "less_than_equal": "{le:.10g} or less",
-    "less_than": "less than {lt:.10g}",
     "too_short": "at least {min_length} of them",
     "too_long": "at most {max_length} of them",
     "literal_error": "{expected}",
@@ -170,9 +168,8 @@ def validate_fields(
     example = (examples or {}).get(str(location[-1]) if location else "", "")
     example = f", for example {example}" if example else ""
     if first["type"] == "extra_forbidden":
-        raise BadInput(
-            where, "an unknown key", f"known here: {list_known(str(location[-1]), list_keys(record, location[:-1]))}"
-        )
+        keys = list_keys(record, location[:-1])
+        raise BadInput(where, "an unknown key", list_known(str(location[-1]), keys, "known here: "))
     if first["type"] == "missing":
         raise BadInput(where, "nothing", f"this key is needed{example}")
     if len(location) < len(full):  # of the members of a union
@@ -181,12 +178,49 @@ def validate_fields(
         last = location[-1] if location else ""
         bare = "a name, or " if name_only and (last in name_only or isinstance(last, int)) else ""
         right = f"{bare}a mapping with some of {', '.join(list_keys(record, location))}"
+    elif bounds := {mark: limits[mark] for mark in RANGE_ENDS if mark in limits}:
+        right = _describe_range({**_find_bounds(record, location, bounds), **bounds})
     elif first["type"] in EXPECTED and limits.get("pattern", NAME_PATTERN) == NAME_PATTERN:
         right = EXPECTED[first["type"]].format(**limits)
     else:
         text = first["msg"].removeprefix("Value error, ").splitlines()[0]
         right = text[:1].lower() + text[1:]
     raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
+
+
+RANGE_ENDS = {"ge": "{:.10g} or more", "gt": "more than {:.10g}", "le": "{:.10g} or less", "lt": "less than {:.10g}"}
+"""Words for a range with one end, by pydantic's name of the end."""
+FAR = 1e9
+"""An end as large as this is there for the machine, such as the largest 32-bit number: a user meant another value."""
+
+
+def _describe_range(bounds: Mapping[str, float]) -> str:
+    if len(bounds) == 1:
+        return next(RANGE_ENDS[mark].format(end) for mark, end in bounds.items())
+    if {"ge", "le"} <= bounds.keys():
+        return f"from {bounds['ge']:.10g} to {bounds['le']:.10g}"
+    low = f"more than {bounds['gt']:.10g}" if "gt" in bounds else f"at least {bounds['ge']:.10g}"
+    high = f"less than {bounds['lt']:.10g}" if "lt" in bounds else f"at most {bounds['le']:.10g}"
+    return f"{low} and {high}"
+
+
+def _find_bounds(record: type[BaseModel], location: Sequence[Any], known: Mapping[str, float]) -> dict[str, float]:
+    """Return both ends of a number's range from the hint of its field, empty unless it has those that are ``known``."""
+    marks: tuple[Any, ...] = ()
+    for part in location:
+        field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
+        if field is not None:
+            marks = (*field.metadata, *_iterate_marks(field.annotation))
+            record = extract_record(field.annotation) or record
+    found = {end: getattr(mark, end) for mark in marks for end in RANGE_ENDS if hasattr(mark, end)}
+    return {end: value for end, value in found.items() if abs(value) < FAR} if known.items() <= found.items() else {}
+
+
+def _iterate_marks(hint: Any) -> Iterator[Any]:
+    for mark in getattr(hint, "__metadata__", ()):
+        yield from (mark, *getattr(mark, "metadata", ()))
+    for part in get_args(hint):
+        yield from _iterate_marks(part)
 
 
 UNION_MEMBERS = ("bool", "int", "float", "str")

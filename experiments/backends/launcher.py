@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 Refresh = Callable[[], None]
 Backend = Callable[[Experiment, Path, Refresh], None]
-RUNS = Path("runs")
-"""Folder of runs whose path is not given, in the working directory."""
 LOCK_FILE = ".lock"
 """Lock file in the run folder, held by the launcher."""
 
@@ -61,11 +59,12 @@ def choose_folder(
     """
     if name is not None:
         if out is not None:
-            raise BadInput("--name", f"{name}, with --folder", f"one of them: a run with a name is in {RUNS}/NAME")
+            right = f"one of them: a run with a name is in {run_folder.RUNS}/NAME"
+            raise BadInput("--name", f"{name}, with --folder", right)
         _check_word("--name", name)
-        out = RUNS / name
+        out = run_folder.RUNS / name
     made = "-".join((experiment.name, *describe_changes(changes), time.strftime("%Y%m%d-%H%M%S")))
-    folder = out or _find_unused(RUNS / made)
+    folder = out or _find_unused(run_folder.RUNS / made)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput("--folder", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
     return folder.resolve()
@@ -235,7 +234,7 @@ def load_saved_experiment(folder: Path) -> Experiment:
     """
     path = folder / run_folder.RUN_YAML
     if not path.is_file():
-        raise BadInput(str(folder), run_folder.describe_absence(folder), "the folder of a run")
+        raise run_folder.build_absence_error(folder)
     return load_experiment(path)
 
 

@@ -93,7 +93,7 @@ def find_default_folder(runs: Path) -> Path:
 def find_commands_folder() -> Path:
     """Return the folder of ``fedge knowledge``: that of ``auto`` for runs of this machine, a fleet's server or not."""
     on_server = not os.environ.get(FOLDER_VARIABLE) and (SERVER_RUNS / KNOWLEDGE).is_dir()
-    return find_default_folder(SERVER_RUNS if on_server else Path("runs"))
+    return find_default_folder(SERVER_RUNS if on_server else run_folder.RUNS)
 
 
 @dataclass(frozen=True, slots=True)

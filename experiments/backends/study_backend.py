@@ -155,7 +155,7 @@ def _check_column_experiment(experiment: Experiment) -> None:
     selection, clients = experiment.selection, count_clients(experiment)
     count = selection.count
     if count is not None and count > clients:
-        raise BadInput("selection.count", str(count), f"at most {clients}, the boards of the fleet")
+        raise BadInput("selection.count", str(count), f"from 1 to {clients}, the boards of the fleet")
     if count is not None and selection.name == "all" and count < clients:
         raise BadInput("selection.count", str(count), "none, because `all` takes every board, or a selection.name")
     changes = {

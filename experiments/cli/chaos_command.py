@@ -102,7 +102,7 @@ def _read_test_fleet(inventory: Path, playbooks: Path | None, limit: str | None)
 def _make_folder(folder: Path) -> Path:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise BadInput("--folder", str(folder), "a folder that is new or empty")
-    write_output("--folder", folder, lambda path: path.mkdir(parents=True, exist_ok=True))
+    write_output("--folder", folder, lambda path: path.mkdir(parents=True, exist_ok=True), "folder")
     return folder
 
 

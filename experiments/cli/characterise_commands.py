@@ -12,6 +12,7 @@ import typer
 from experiments.cli.command_options import AsJson, DryRun, StepKind, build_options
 from experiments.cli.command_output import (
     Outputs,
+    check_folder,
     check_output,
     make_progress_console,
     print_json,
@@ -67,6 +68,7 @@ def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = Fa
     Raises:
         BadInput: If the input is invalid; raised before any measurement.
     """
+    check_folder("--folder", out or Path())
     from fedge.characterisation.sweep_run import run_sweep, sweep_outcome_to_dict
     from fedge.characterisation.sweep_store import SweepResult
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -12,11 +13,14 @@ import typer
 import typer.core
 import typer.main
 
-from fedge.errors import find_similar
+from fedge.errors import MAX_SIMILAR, find_similar
 
 R = TypeVar("R")
 
-Experiment = Annotated[Path, typer.Argument(metavar="EXPERIMENT", help="YAML file of the experiment.")]
+Experiment = Annotated[
+    Path,
+    typer.Argument(metavar="EXPERIMENT", help="YAML file of the experiment, or a name that fedge knows: quickstart."),
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 Network = Annotated[
     str,
@@ -148,10 +152,16 @@ class PanelGroup(typer.core.TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            similar = find_similar(args[0], self.commands)
+            similar = find_similar(args[0], self.commands) or self._find_described(args[0])
             if not similar or getattr(error, "possibilities", None):
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(similar)}?", ctx) from error
+
+    def _find_described(self, word: str) -> list[str]:
+        """Return the first commands whose summary has a word, such as ``report`` for ``compare``."""
+        described = {name: command.get_short_help_str(FULL_SENTENCE) for name, command in self.commands.items()}
+        found = [name for name, text in described.items() if word.lower() in re.findall(r"\w{3,}", text.lower())]
+        return found[:MAX_SIMILAR]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section per panel, in the order in which the panels were first used."""

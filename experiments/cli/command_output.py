@@ -12,27 +12,29 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import click
 
 from experiments.report.tables import print_lines
-from fedge.atomic_files import write_text
+from fedge.atomic_files import probe_folder, write_text
 from fedge.errors import BadInput
 from fedge.phases import begin_phase
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+T = TypeVar("T")
+
 
 def check_output(option: str, path: Path | None, starts: str) -> None:
-    """Check that a file may be written: it is new, or begins with ``starts``, ignoring case, like this command's
-    output.
+    """Check that a file can be written, and may be: it is new, or begins with ``starts``, ignoring case, like this
+    command's output.
 
     This keeps a mistyped path from replacing a measured table or a model.
 
     Raises:
-        BadInput: If the folder does not exist, or the file exists and begins differently.
+        BadInput: If the folder does not exist or takes no files, or the file exists and begins differently.
     """
     if path is None:
         return
@@ -40,6 +42,12 @@ def check_output(option: str, path: Path | None, starts: str) -> None:
         raise BadInput(option, str(path), "the path of a file in a folder that exists")
     if path.exists() and not (path.is_file() and _starts_with(path, starts)):
         raise BadInput(option, f"{path}, which holds something else", "a new file, or this command's earlier output")
+    write_output(option, path, lambda file: probe_folder(file.parent))
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Check that a folder, which may have to be made, can be written; raises ``BadInput``."""
+    write_output(option, folder, probe_folder, "folder")
 
 
 def _starts_with(path: Path, starts: str) -> bool:
@@ -95,16 +103,16 @@ class Outputs:
             view(make_console())
 
 
-def write_output(option: str, path: Path, write: Callable[[Path], object]) -> None:
-    """Call ``write(path)``; an error names the command's ``option``.
+def write_output(option: str, path: Path, write: Callable[[Path], T], what: str = "file") -> T:
+    """Return ``write(path)``; an error names the command's ``option``.
 
     Raises:
-        BadInput: If the file cannot be written.
+        BadInput: If the file, or another ``what``, cannot be written.
     """
     try:
-        write(path)
+        return write(path)
     except OSError as error:
-        raise BadInput(option, str(path), f"a file that can be written ({error.strerror})") from error
+        raise BadInput(option, str(path), f"a {what} that can be written ({error.strerror})") from error
 
 
 def print_plan(plan: Mapping[str, object], as_json: bool) -> None:

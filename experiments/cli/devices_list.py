@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,13 +12,13 @@ import typer
 from experiments.cli.command_options import AsJson, command_group
 from experiments.cli.command_output import make_console, print_json
 from experiments.report.quantities import LABEL_MARKS
+from experiments.report.tables import Cell, Column, build_table, make_prose_table, number_cell, text_cell, value_cell
 from fedge.errors import check_known
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-    from fedge.types import DeviceSpec, LabelledValue
+    from fedge.types import DeviceSpec, LabelledValue, PowerMode
 
 KNOB_TITLES = (
     ("cores", "Cores", ""),
@@ -32,6 +33,15 @@ SPEC_FIGURES = (
     ("cpu_score", "CPU core", "x an AGX Orin core"),
     ("idle_w", "Idle power", "W"),
     ("max_w", "Top power", "W"),
+)
+
+
+LISTED_FIGURES = (
+    ("GFLOP/s", "gpu_gflops"),
+    ("GB/s", "mem_gbps"),
+    ("RAM GB", "ram_gb"),
+    ("idle W", "idle_w"),
+    ("top W", "max_w"),
 )
 
 
@@ -55,14 +65,13 @@ def devices_list(as_json: AsJson = False) -> None:
     if as_json:
         print_json([_summary_data(spec) for spec in specs.values()], indent=2)
         return
-    table = _make_table()
-    table.add_column("Board", style="bold", no_wrap=True)
-    for title in ("Cores", "GFLOP/s", "GB/s", "RAM GB", "Idle W", "Top W", "Modes"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for spec in sorted(specs.values(), key=lambda s: s.gpu_gflops.value):
-        figures = (spec.gpu_gflops, spec.mem_gbps, spec.ram_gb, spec.idle_w, spec.max_w)
-        table.add_row(spec.name, str(max(spec.cores)), *map(_format_figure, figures), f"{_count_modes(spec):,}")
-    console.print(table)
+    columns: tuple[Column[DeviceSpec], ...] = (
+        ("board", lambda spec: text_cell(spec.name)),
+        ("cores", lambda spec: value_cell(max(spec.cores))),
+        *((head, partial(_build_figure_cell, field)) for head, field in LISTED_FIGURES),
+        ("modes", lambda spec: value_cell(_count_modes(spec), ",")),
+    )
+    build_table("boards", columns, sorted(specs.values(), key=lambda s: s.gpu_gflops.value)).print(console)
     others = ", ".join(f"{alias} = {name}" for alias, name in catalogue.aliases().items() if "jetson" not in alias)
     console.print()
     console.print(Text(f"Also: {others}.\n~ estimated (data sheet or default); no mark: measured on a board.\n"
@@ -84,7 +93,7 @@ def devices_show(name: BoardName, as_json: AsJson = False) -> None:
         print_json(_spec_data(spec), indent=2)
         return
     console.print(Text.assemble((spec.title, "bold"), f"  ({spec.name})"))
-    table = _make_table()
+    table = make_prose_table()
     for title, width in (("What", 15), ("Value", 24), ("Label", 10)):
         table.add_column(title, width=width, overflow="fold")
     table.add_column("Source", style="dim", ratio=1, overflow="fold")
@@ -135,7 +144,7 @@ def _print_knobs(console: Console, spec: DeviceSpec) -> None:
     lengths = [len(getattr(spec, field)) for field, _, _ in KNOB_TITLES]
     product = " x ".join(map(str, lengths))
     console.print(Text.assemble((spec.title, "bold"), f": {_count_modes(spec):,} power modes ({product})"))
-    table = _make_table()
+    table = make_prose_table()
     table.add_column("Knob", style="bold")
     table.add_column("Values", justify="right")
     table.add_column("Label")
@@ -150,16 +159,15 @@ def _print_knobs(console: Console, spec: DeviceSpec) -> None:
 def _print_presets(console: Console, spec: DeviceSpec) -> None:
     from rich.text import Text
 
-    table = _make_table()
-    table.add_column("Preset", style="bold", no_wrap=True)
-    for title in ("Cores", "CPU MHz", "GPU MHz", "Memory MHz"):
-        table.add_column(title, justify="right")
-    table.add_column("")
-    for name, mode in spec.presets.items():
-        clocks = (f"{clock:g}" for clock in (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz))
-        table.add_row(name, str(mode.cores), *clocks, "at power-on" if name == spec.default_preset else "")
-    console.print()
-    console.print(table)
+    columns: tuple[Column[tuple[str, PowerMode]], ...] = (
+        ("preset", lambda item: text_cell(item[0])),
+        ("cores", lambda item: value_cell(item[1].cores)),
+        ("CPU MHz", lambda item: value_cell(item[1].cpu_mhz, "g")),
+        ("GPU MHz", lambda item: value_cell(item[1].gpu_mhz, "g")),
+        ("memory MHz", lambda item: value_cell(item[1].mem_mhz, "g")),
+        ("set", lambda item: Cell("at power-on" if item[0] == spec.default_preset else "")),
+    )
+    build_table("presets", columns, spec.presets.items()).print(console)
     console.print(Text("Preset clocks outside the table are set to the nearest table entry.", style="dim"))
 
 
@@ -222,15 +230,10 @@ def _modes_data(spec: DeviceSpec) -> dict[str, Any]:
     return {"knobs": knobs, "presets": presets, "default_preset": spec.default_preset}
 
 
-def _format_figure(figure: LabelledValue) -> str:
-    return f"{LABEL_MARKS[figure.label]}{figure.value:g}"
+def _build_figure_cell(field: str, spec: DeviceSpec) -> Cell:
+    figure: LabelledValue = getattr(spec, field)
+    return number_cell(f"{LABEL_MARKS[figure.label]}{figure.value:g}", figure.value)
 
 
 def _count_modes(spec: DeviceSpec) -> int:
     return len(spec.cores) * len(spec.cpu_mhz) * len(spec.gpu_mhz) * len(spec.mem_mhz)
-
-
-def _make_table() -> Table:
-    from rich.table import Table
-
-    return Table(box=None, padding=(0, 2, 0, 0), header_style="bold")

@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.cli.command_options import AsJson, Jobs, Overrides, Run
-from experiments.cli.command_output import make_console, print_json, print_line, show_job_progress, warn, write_output
+from experiments.cli.command_output import (
+    check_folder,
+    make_console,
+    print_json,
+    print_line,
+    show_job_progress,
+    warn,
+    write_output,
+)
 from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.atomic_files import replace_file
-from fedge.errors import BadInput
+from fedge.errors import BadInput, format_count
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -37,7 +45,10 @@ def report(
         list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or sweeps; several runs are compared.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; by default report.html in the run.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File to write; by default report.html in the run, of several comparison.html."
+        ),
     ] = None,
     tables: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write every table to this folder, as .csv and .tex.")
@@ -56,18 +67,12 @@ def report(
     target = out or (runs[0] / run_folder.REPORT if len(runs) == 1 else Path(COMPARISON_FILE))
     if target.is_dir():
         raise BadInput("--out", str(target), "the path of an HTML file, not a folder")
-    try:
-        write_report(folders, target, sweep_report.build_sweep_sections(runs))
-    except OSError as error:
-        raise BadInput("--out", str(target), f"a file that can be written ({error.strerror})") from error
+    write_output("--out", target, lambda path: write_report(folders, path, sweep_report.build_sweep_sections(runs)))
     sys.stdout.write(f"{target.resolve()}\n")
     if tables is None:
         return
-    try:
-        written = write_report_tables(folders, tables, sweep_report.list_sweep_tables(runs))
-    except OSError as error:
-        right = f"a folder that can be written ({error.strerror})"
-        raise BadInput("--tables", str(tables), right) from error
+    more = sweep_report.list_sweep_tables(runs)
+    written = write_output("--tables", tables, lambda path: write_report_tables(folders, path, more), "folder")
     sys.stdout.write(f"{tables.resolve()}: {len(written)} files\n")
 
 
@@ -150,7 +155,9 @@ MAX_TABLE_ROWS = 200
 
 def query(
     run: Run,
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over rounds, clients, events and samples.")],
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="One SELECT over rounds, clients, evaluations, events, samples.")
+    ],
     *,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write: a new one; by default the terminal.")
@@ -200,6 +207,7 @@ def _check_new_file(out: Path | None) -> None:
         raise BadInput("--out", str(out), "a file in a folder that exists")
     if out.exists():
         raise BadInput("--out", f"{out}, which exists already", "a new file")
+    check_folder("--out", out.parent)
 
 
 def format_table(answer: QueryAnswer) -> Iterator[str]:
@@ -306,7 +314,9 @@ def export(
 
     Example: fedge export runs/office --to tensorboard --folder events
     """
+    if folder is not None:
+        check_folder("--folder", folder)
     from experiments.backends.run_export import export_run
 
     count = export_run(run, to, option or [], folder)
-    typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")
+    typer.echo(f"{format_count(count, 'round')} exported to {to}")

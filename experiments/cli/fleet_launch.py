@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.backends import launcher
-from experiments.cli.command_output import is_quiet, print_plan, warn
+from experiments.cli.command_output import check_folder, is_quiet, print_plan, warn
 from experiments.cli.run_experiment import describe_plan
 from experiments.fleet import remote_run, selected_fleet
 from experiments.fleet.inventory import Inventory, format_names
@@ -22,7 +22,7 @@ from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, SuperlinkSpec, list_boards
-from fedge.telemetry.run_folder import REPORT
+from fedge.telemetry.run_folder import REPORT, RUNS
 from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads.datasets import DATA_FIELD as DATA
 
@@ -36,6 +36,7 @@ def run_on_fleet(
 ) -> int:
     """Run an experiment on the fleet, or only check it here; return the exit code of the run on the server."""
     console = Console(file=sys.stdout)
+    check_folder("--folder", out or RUNS)
     experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"], note=warn)
     found = selected_fleet.read_fleet(options).inventory
     check_boards(experiment, found, config)

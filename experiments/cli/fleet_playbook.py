@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments.cli.command_output import make_console, make_progress_console
+from experiments.cli.command_output import check_folder, make_console, make_progress_console
 from experiments.fleet import selected_fleet
 from experiments.fleet.inventory import format_names
 from experiments.fleet.key_folder import read_signer
@@ -101,8 +101,7 @@ def fetch_logs(options: FleetOptions, out: Path, since: str | None) -> int:
 
     Every host gets its own folder in ``out``.
     """
-    if out.exists() and not out.is_dir():
-        raise BadInput("--folder", f"{out}, which is a file", "a folder, new or not")
+    check_folder("--folder", out)
     fleet = selected_fleet.read_fleet(options)
     given = {"collect_to": str(out.resolve()), **({"collect_since": since} if since else {})}
     code = run_playbook("logs", fleet, replace(fleet.build_call("collect.yml"), variables=given))

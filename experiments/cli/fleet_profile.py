@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.cli.command_output import print_line, warn
+from experiments.cli.command_output import check_folder, print_line, warn
 from experiments.cli.fleet_playbook import DONE, FAILED, follow_playbook
 from experiments.fleet import remote_run, selected_fleet
 from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
@@ -60,8 +60,7 @@ def profile_fleet(options: FleetOptions, profile: Mapping[str, Any], out: Path) 
             True is a flag.
         out: Folder of the tables: ``BOARD/KIND/train/WORKLOAD.csv``.
     """
-    if out.exists() and not out.is_dir():
-        raise BadInput("--folder", f"{out}, which is a file", "a folder, new or not")
+    check_folder("--folder", out)
     fleet = selected_fleet.read_fleet(options)
     task, name = Path(profile["workload"]), str(profile["workload"])
     given = {"profile_to": str(out.resolve())}

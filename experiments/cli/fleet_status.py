@@ -23,6 +23,7 @@ from experiments.fleet.status_records import (
     format_duration,
 )
 from experiments.report.tables import print_lines
+from fedge.errors import format_count
 from fedge.groups import group_pairs
 
 TABLE_WIDTH = 100
@@ -109,8 +110,7 @@ def print_status(console: Console, status: FleetStatus) -> None:
             _print_findings(console, host, status.server.login if status.server is not None else "")
     _print_notes(console, [host for host in hosts if host.is_healthy])
     unwell = sum(not board.is_healthy for board in status.boards)
-    boards = "1 board" if len(status.boards) == 1 else f"{len(status.boards)} boards"
-    console.print(Text(f"\n{boards}, {unwell} with a fault"))
+    console.print(Text(f"\n{format_count(len(status.boards), 'board')}, {unwell} with a fault"))
 
 
 def _is_informative(head: str, cell: Callable[[BoardStatus], str], boards: Sequence[BoardStatus]) -> bool:

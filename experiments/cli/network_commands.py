@@ -23,6 +23,7 @@ from experiments.cli.command_options import (
 )
 from experiments.cli.command_output import (
     Outputs,
+    check_folder,
     check_output,
     make_console,
     print_json,
@@ -343,6 +344,8 @@ def print_variants(
     from fedge.client.memory_scaling import estimate_usable_mb
 
     outputs.check(f'{{\n  "format": "{TOPOLOGY_FORMAT}"')
+    if folder is not None:
+        check_folder("--folder", folder)
     check = _check_in_process if check_training else None
     result = find_variants(options, estimate_usable_mb, folder=folder, check_training=check)
     view = partial(topology_report.print_topology, result=result)

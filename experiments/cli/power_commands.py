@@ -12,7 +12,7 @@ import typer
 from experiments.cli.command_options import AsJson, Settings, WorkerSocket, command_group
 from experiments.cli.command_output import Outputs
 from experiments.cli.devices_list import app as devices
-from experiments.report.tables import print_lines
+from experiments.report.tables import make_prose_table, print_lines
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -155,15 +155,11 @@ def board_check(
 
 def print_findings(console: Console, findings: Sequence[BoardCheckFinding]) -> None:
     """Print the findings of a board check as a table."""
-    from rich.table import Table
     from rich.text import Text
 
     from fedge.devices.board_check import FAILED, PASSED, SKIPPED
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("Check", no_wrap=True)
-    table.add_column("Result", no_wrap=True)
-    table.add_column("Seen")
+    table = make_prose_table("Check", "Result", "Seen")
     styles = {PASSED: "green", FAILED: "bold red", SKIPPED: "dim"}
     for finding in findings:
         table.add_row(Text(finding.what), Text(finding.result, styles[finding.result]), Text(finding.seen))

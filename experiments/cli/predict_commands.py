@@ -14,6 +14,7 @@ from experiments.cli import command_options as cli
 from experiments.cli.command_options import AsJson, ChartPage, build_options, command_group
 from experiments.cli.command_output import (
     Outputs,
+    check_folder,
     check_output,
     make_console,
     print_json,
@@ -157,7 +158,7 @@ def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
 def import_(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A log, a file or a folder.")],
     layout: Annotated[
-        str, typer.Option("--format", help="Format of the measurements: tegrastats, jtop, powertrain or bofl.")
+        str, typer.Option("--format", help="Format of the measurements: tegrastats, jtop, powertrain, bofl or table.")
     ],
     out: Annotated[Path, typer.Option(metavar="TABLE", help="File to write: the table (CSV).")],
     steps: Annotated[
@@ -251,6 +252,7 @@ def _check_model_path(out: Path) -> None:
 
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise BadInput("--out", str(out), "the path of a file in a folder that exists")
+    check_folder("--out", out.parent)
     if not out.exists():
         return
     try:

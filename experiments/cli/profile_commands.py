@@ -12,7 +12,7 @@ import typer
 
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import AsJson, TableBatchSize, TableBoard, TableWorkload, build_options
-from experiments.cli.command_output import Outputs, print_json, print_line, show_bar, warn
+from experiments.cli.command_output import Outputs, check_folder, print_json, print_line, show_bar, warn
 from experiments.report.quantities import duration
 from fedge.errors import BadInput
 from fedge.phases import begin_phase
@@ -128,6 +128,8 @@ def calibrate(
 
     Example: fedge calibrate orin-nano/train/resnet18-imagenet.csv --folder calibrated
     """
+    if not to_knowledge:
+        check_folder("--folder", folder)
     from fedge.analysis.cost_calibration import calibrate_tables
     from fedge.knowledge.knowledge_folder import COSTS
 

@@ -15,7 +15,14 @@ import typer
 
 from experiments.cli.command_options import AsJson, DryRun, Jobs, Overrides, Run, Tags
 from experiments.cli.command_options import Experiment as ExperimentFile
-from experiments.cli.command_output import make_console, make_progress_console, print_json, print_plan, warn
+from experiments.cli.command_output import (
+    check_folder,
+    make_console,
+    make_progress_console,
+    print_json,
+    print_plan,
+    warn,
+)
 from experiments.report.tables import print_lines
 from fedge.errors import RunFailed, prefix_errors
 from fedge.phases import begin_phase
@@ -64,6 +71,7 @@ def run(
 
     Example: fedge run experiments/configs/quickstart.yaml --set rounds=3
     """
+    check_folder("--folder", out or run_folder.RUNS)
     from experiments.spec import experiment_checks
     from experiments.spec.experiment_loader import blame_overrides, load_experiment, parse_override
 
@@ -211,7 +219,12 @@ def _launch(
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes needed to interpret the summary: provenance of the costs, and goals that were not met."""
-    from experiments.report.run.run_tables import describe_estimates, describe_knowledge, describe_origins
+    from experiments.report.run.run_tables import (
+        describe_estimates,
+        describe_knowledge,
+        describe_origins,
+        describe_problems,
+    )
 
     yield describe_origins(summary)
     yield from (f"note: {line}" for line in describe_estimates(summary["labels"]))
@@ -221,35 +234,8 @@ def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     if summary.get("ended"):
         continuation = f"{BUDGET_HINT} in its {run_folder.RUN_YAML} and `fedge resume` it to go on"
         yield f"note: the energy budget ended it; {continuation}"
-    problems = list(_list_problems(summary))
-    if problems:
-        yield f"note: {', '.join(problems)} (of {_describe_total(summary)}); see the report"
-
-
-def _list_problems(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of a run, counted by boards and rounds."""
-    goal, turn = ("plan", "task") if summary["asynchronous"] else ("goal", "board round")
-    if summary["infeasible"]:
-        yield f"{_format_count(summary['infeasible'], goal, f'{goal}s')} that no known mode could meet"
-    if summary["late"]:
-        lost = f", {summary['late_lost']} of them lost (joined no round)" if summary["late_lost"] else ""
-        yield f"{_format_count(summary['late'], 'reply', 'replies')} late{lost}"
-    if summary["failed"]:
-        yield f"{_format_count(summary['failed'], turn, f'{turn}s')} failed"
-
-
-def _describe_total(summary: Mapping[str, Any]) -> str:
-    """Describe the total: tasks in an asynchronous run, otherwise client rounds."""
-    rounds, boards, tasks = summary["rounds"], summary["clients"], summary["asked"]
-    if summary["asynchronous"]:
-        return _format_count(tasks, "task", "tasks")
-    if tasks == rounds * boards:
-        return f"{_format_count(rounds, 'round', 'rounds')} x {_format_count(boards, 'board', 'boards')}"
-    return _format_count(tasks, "board round", "board rounds")
-
-
-def _format_count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+    if problems := describe_problems(summary):
+        yield f"note: {problems}; see the report"
 
 
 def _suggest_fix(reason: str, folder: Path) -> str:

@@ -14,6 +14,7 @@ import typer
 from experiments.cli.command_options import AsJson, Run, Tags
 from experiments.cli.command_output import make_console, print_json, print_line
 from experiments.fleet.inventory import format_names
+from fedge.telemetry.run_folder import RUNS
 
 if TYPE_CHECKING:
     from experiments.backends.run_list import ListedRun
@@ -127,12 +128,13 @@ def list_failures(clients: Sequence[ClientRow], events: Sequence[EventRow]) -> I
 def _list_problems(
     summary: Mapping[str, Any], clients: Sequence[ClientRow], events: Sequence[EventRow]
 ) -> Iterator[str]:
+    from experiments.report.run.run_tables import describe_problems
+
     yield from list_failures(clients, events)
-    if summary["late"]:
-        yield f"{summary['late']} replies came after the deadline (docs/explanation/stragglers.md)"
-    if summary["infeasible"]:
-        cure = "a longer deadline or max_slowdown allows more"
-        yield f"{summary['infeasible']} times no known mode could meet the goal: {cure}"
+    if problems := describe_problems(summary):
+        yield problems
+    if summary["late"] or summary["infeasible"]:
+        yield "with a longer deadline or max_slowdown more boards are in time (docs/explanation/stragglers.md)"
     if summary["ended"]:
         yield f"the energy budget ended it: {summary['ended']}"
 
@@ -161,7 +163,7 @@ MAX_DIFFERENCES = 4
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with run folders.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with run folders.")] = RUNS,
     tags: Tags = None,
     *,
     as_json: AsJson = False,

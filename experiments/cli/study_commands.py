@@ -160,9 +160,7 @@ def arena(
         float | None,
         typer.Option(
             "--target-accuracy",
-            min=0,
-            max=1,
-            help="Accuracy to reach; by default the least of any run's last three.",
+            help="Accuracy (0 to 1), or metric of your own, to reach; by default the least of any run's last three.",
         ),
     ] = None,
     within_s: Annotated[
@@ -184,16 +182,19 @@ def arena(
     from experiments.report.run.sweep_report import list_arena_tables
     from experiments.report.tables import print_tables
     from experiments.sweeps.arena import judge_variants, read_courses
+    from experiments.sweeps.sweep_summary import read_summary
 
     outputs = Outputs(as_json, out)
     outputs.check("{")
     _check_block(docs, f"arena {folder.name}")
+    courses, metric = read_courses(folder), read_summary(folder).metric
     result = judge_variants(
-        read_courses(folder),
+        courses,
         target=accuracy,
         budget_s=within_s,
         budget_j=within_j,
         disturbed=None if disturbed is None else read_courses(disturbed),
+        metric=metric,
     )
     shown = list_arena_tables(result, folder.name)
     outputs.deliver(result, lambda console: print_tables(console, shown))

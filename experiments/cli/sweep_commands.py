@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, DryRun, Jobs
-from experiments.cli.command_output import make_console, print_json, print_plan, show_job_progress, warn
+from experiments.cli.command_output import check_folder, make_console, print_json, print_plan, show_job_progress, warn
 from experiments.cli.run_experiment import (
     RayDashboard,
     RayPort,
@@ -21,7 +21,7 @@ from experiments.cli.run_experiment import (
 )
 from experiments.report.tables import print_lines
 from fedge.atomic_files import write_text
-from fedge.errors import BadInput, RunFailed
+from fedge.errors import RunFailed
 from fedge.json_reader import read_json
 from fedge.telemetry import run_folder
 
@@ -55,6 +55,7 @@ def sweep(
 
     Example: fedge sweep experiments/configs/policies-sweep.yaml --jobs 2
     """
+    check_folder("--folder", out or run_folder.RUNS)
     from experiments.sweeps.point_plan import plan_sweep
     from experiments.sweeps.sweep_driver import check_sweep, choose_sweep_folder
 
@@ -63,8 +64,6 @@ def sweep(
     if dry_run:
         print_plan({"sweep": config.stem, "points": plan.count, "folder": str(folder)}, as_json)
         return
-    if folder.exists() and not folder.is_dir():
-        raise BadInput("--folder", str(folder), "a folder that is new or holds this sweep")
     summary = _run_shown(plan, folder, jobs, resolve_ray_port(ray_dashboard, ray_dashboard_port))
     _show_results(summary, folder, as_json)
     if summary.failures:

@@ -15,6 +15,7 @@ from experiments.report.quantities import UNKNOWN, percent
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table as RichTable
 
 Content = str | Markup
 T = TypeVar("T")
@@ -258,6 +259,16 @@ def percent_cell(share: float | None, digits: int = 1) -> Cell:
 def swatch_cell(colour: str, name: str) -> Cell:
     """Create a cell with a name and a swatch of its colour in the charts."""
     return Cell(Markup('<i class="swatch" style="background:{}"></i>{}').format(colour, name))
+
+
+def make_prose_table(*heads: str) -> RichTable:
+    """Return an empty table of rich for prose, which wraps within the last column; ``Table`` is for everything else."""
+    from rich.table import Table as RichTable
+
+    table = RichTable(box=None, padding=(0, GAP, 0, 0), header_style="bold")
+    for head in heads:
+        table.add_column(head, no_wrap=head != heads[-1], overflow="fold")
+    return table
 
 
 def print_tables(console: Console, tables: Iterable[Table]) -> None:

@@ -343,7 +343,7 @@ def _check_batch_size(experiment: Experiment, samples: Sequence[int]) -> None:
     if experiment.workload.task == NULL_TASK:  # stands for any data set: what a share has is not trained on
         most = sum(samples)
     if size > most:
-        right = f"at most {most}, the samples of the largest share; less where memory is short"
+        right = f"from 1 to {most}, the samples of the largest share; less where memory is short"
         raise BadInput("workload.batch_size", str(size), right)
 
 
@@ -375,7 +375,7 @@ def _check_selection(experiment: Experiment) -> None:
             raise BadInput("selection.over_commit", f"{selection.over_commit:g}", right)
         return
     if selection.count > fleet:
-        raise BadInput("selection.count", str(selection.count), f"at most {fleet}, the boards of the fleet")
+        raise BadInput("selection.count", str(selection.count), f"from 1 to {fleet}, the boards of the fleet")
     if selection.name == "all" and selection.count < fleet:
         others = ", ".join(name for name in SELECTORS if name != "all")
         right = f"none, because `all` takes every board, or a selection.name that chooses: {others}"

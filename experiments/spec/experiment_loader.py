@@ -153,7 +153,7 @@ def find_experiment_file(path: Path) -> Path:
     shipped = {name: file for name, file in files.items() if "\nfleet:" in file.read_text(encoding="utf-8")}  # no sweep
     if str(path) not in shipped:
         near = sorted(file for file in path.parent.glob(f"{glob.escape(path.stem)}.y*ml") if file.is_file())
-        known = f"a YAML file, or a name: {list_known(str(path), sorted(shipped))}"
+        known = list_known(str(path), sorted(shipped), "a YAML file, or a name: ")
         raise BadInput(str(path), "no such file", f"do you mean {near[0]}?" if near else known)
     return shipped[str(path)]
 

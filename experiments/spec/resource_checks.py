@@ -86,7 +86,7 @@ def check_memory(experiment: Experiment) -> None:
     """Raise ``BadInput`` for impossible batch sizes or widths, and for a board on which no allowed scale fits."""
     work = experiment.workload
     if work.memory.min_batch > work.batch_size:
-        right = f"at most {work.batch_size}, workload.batch_size"
+        right = f"from 1 to {work.batch_size}, workload.batch_size"
         raise BadInput(f"{MEMORY_FIELD}.min_batch", str(work.memory.min_batch), right)
     _check_widths(experiment)
     if experiment.backend == "fleet" or not work.memory.guard:
@@ -229,7 +229,7 @@ def check_serving(experiment: Experiment) -> None:
             _check_placed(experiment, entry, f"fleet[{i}].serving")
             if entry.serving.latency_s > MAX_LATENCY_S:
                 got = f"{entry.serving.latency_s:g} s"
-                raise BadInput(f"fleet[{i}].serving.latency_s", got, f"at most {MAX_LATENCY_S:g} s")
+                raise BadInput(f"fleet[{i}].serving.latency_s", got, f"more than 0 and at most {MAX_LATENCY_S:g} s")
             kind = build_kind(firsts[entry], experiment.workload)
             inference = _estimate_inference(kind, entry.serving, f"fleet[{i}].serving")
             _check_sustainable(

@@ -46,13 +46,17 @@ class ArenaRow:
 
 @dataclass(frozen=True, slots=True)
 class ArenaResult:
-    """Target, budgets, and the variants' rows; ``disturbed`` are those of the second sweep."""
+    """Target, budgets, and the variants' rows; ``disturbed`` are those of the second sweep.
+
+    The target and the rows' qualities are of the figure of merit ``metric``.
+    """
 
     target: float
     budget_s: float
     budget_j: float
     rows: tuple[ArenaRow, ...]
     disturbed: tuple[ArenaRow, ...] = ()
+    metric: str = "accuracy"
 
 
 Courses = Mapping[str, Mapping[int, Course]]
@@ -65,14 +69,15 @@ def read_courses(folder: Path) -> Courses:
     Raises:
         BadInput: There is no sweep with finished runs that have an accuracy in every round.
     """
-    right = "the folder of a sweep with finished points whose server evaluates every model"
     if not is_sweep(folder):
+        right = f"the folder of a finished sweep; `fedge sweep FILE --folder {folder}` makes one"
         raise BadInput(str(folder), "no sweep", right)
     courses = {
         variant.label: {seed: read_course(folder / point) for seed, point in variant.points.items()}
         for variant in read_summary(folder).variants
     }
     if not all(course.accuracy for runs in courses.values() for course in runs.values()) or not any(courses.values()):
+        right = "a sweep with finished points whose server evaluates every model"
         raise BadInput(str(folder), "runs without an accuracy", right)
     return courses
 
@@ -91,22 +96,30 @@ def judge_variants(
     budget_s: float | None = None,
     budget_j: float | None = None,
     disturbed: Courses | None = None,
+    metric: str = "accuracy",
 ) -> ArenaResult:
     """Judge the variants by all protocols.
 
     Args:
         courses: The runs.
-        target: Accuracy, 0 to 1; None for the least of any run's last three accuracies, which all reach.
+        target: Accuracy, 0 to 1, or value of another metric; None for the least of any run's last three, which all
+            reach.
         budget_s: Seconds; None for those of the shortest run, which all have used up.
         budget_j: Joules; None for those of the run of least energy.
         disturbed: The runs of the second sweep, judged by the same numbers.
+        metric: The runs' figure of merit, of which the target is a value.
+
+    Raises:
+        BadInput: If the target is an accuracy above 1 or below 0.
     """
+    if target is not None and metric == "accuracy" and not 0.0 <= target <= 1.0:
+        raise BadInput("--target-accuracy", f"{target:g}", "from 0 to 1, such as 0.9")
     runs = [course for of_variant in courses.values() for course in of_variant.values()]
     target = min(min(course.accuracy[-TARGET_WINDOW:]) for course in runs) if target is None else target
     budget_s = min(course.seconds[-1] for course in runs) if budget_s is None else budget_s
     budget_j = min(course.joules[-1] for course in runs) if budget_j is None else budget_j
     judged = [_judge(one, target, budget_s, budget_j) for one in (courses, disturbed or {})]
-    return ArenaResult(target, budget_s, budget_j, rows=judged[0], disturbed=judged[1])
+    return ArenaResult(target, budget_s, budget_j, rows=judged[0], disturbed=judged[1], metric=metric)
 
 
 def _judge(courses: Courses, target: float, budget_s: float, budget_j: float) -> tuple[ArenaRow, ...]:

@@ -102,7 +102,7 @@ class _SweepState:
 
 def choose_sweep_folder(config: Path, folder: Path | None) -> Path:
     """Return the folder of a sweep's file: the given one, or one in ``runs``."""
-    return launcher.RUNS / f"sweep-{config.stem}" if folder is None else folder
+    return run_folder.RUNS / f"sweep-{config.stem}" if folder is None else folder
 
 
 def check_sweep(plan: SweepPlan) -> None:
@@ -122,7 +122,7 @@ def check_sweep(plan: SweepPlan) -> None:
     for name in (*plan.spec.aims, *plan.spec.figures):
         if name not in known:
             where = "sampler" if name in plan.spec.aims else "figures"
-            raise BadInput(f"{plan.path}: {where}", repr(name), f"figures of a run: {list_known(name, known)}")
+            raise BadInput(f"{plan.path}: {where}", repr(name), list_known(name, known, "figures of a run: "))
 
 
 def run_sweep(

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedge.atomic_files import probe_folder
 from fedge.characterisation.mode_measurement import (
     ProfilingBench,
     SettledMode,
@@ -34,7 +35,7 @@ from fedge.characterisation.profiling_journal import (
 from fedge.characterisation.stability import StabilityRule
 from fedge.characterisation.sweep_plan import EMULATED, HERE
 from fedge.costs.cost_profile import WorkloadKind
-from fedge.errors import BadInput, BoardError
+from fedge.errors import BadInput, BoardError, prefix_errors, refuse_unwritable
 from fedge.knowledge.knowledge_folder import format_date
 from fedge.modes import ALL_MODES, find_mode_index, parse_mode_count, stack_modes
 from fedge.predictors.explorers import EXPLORERS, load_explorer
@@ -232,7 +233,7 @@ def profile_board(
     waited_s = _wait_for_board(options, note)
     with _open_bench(options, last_temperature_c(journal_path)) as bench:
         check_request(bench, request)
-        _make_folder(options.out)
+        options.out.absolute().parent.mkdir(parents=True, exist_ok=True)
         header = build_header(bench, request)
         with open_profiling_journal(journal_path, header) as journal:
             campaign, before, finished = ProfilingCampaign(bench, request, journal), len(journal.past.done), False
@@ -333,20 +334,14 @@ def _load_settings(options: ProfileOptions) -> NodeSettings:
     return load_local_settings(options.settings)
 
 
-def _make_folder(out: Path) -> None:
-    try:
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        right = "the path of a file in a folder that can be made"
-        raise BadInput("--out", f"{out} ({error.strerror})", right) from error
-
-
 def _check_table_path(out: Path) -> Path:
-    """Return the journal's path; refuse a table without a journal, which would be overwritten."""
+    """Return the journal's path; refuse an unwritable table, and one without a journal, which would be overwritten."""
     journal = profiling_journal_path(out)
     if out.is_dir():
         raise BadInput("--out", f"{out}, which is a folder", "the path of a file")
     for path in (out, profiling_record_path(out)):
         if path.exists() and not journal.exists():
             raise BadInput("--out", f"{path}, which exists without a journal", "a new file")
+    with prefix_errors("--out"), refuse_unwritable(out, "the path of a file in a folder that can be made"):
+        probe_folder(out.parent)
     return journal

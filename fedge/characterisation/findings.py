@@ -266,11 +266,6 @@ def format_seconds(value: float) -> str:
     return format_quantity(value, "e2e_s")
 
 
-def format_count(count: int, noun: str) -> str:
-    """Format a count with its noun: "1 point", "1,200 minibatches"."""
-    return f"{count:,} {noun}{'' if count == 1 else 'es' if noun.endswith(('tch', 'sh')) else 's'}"
-
-
 def merge_findings(found: Sequence[SweepFinding]) -> list[SweepFinding]:
     """Merge similar findings about one board and workload each: across boards, then across workloads of the same ones.
 

@@ -15,7 +15,6 @@ from fedge.characterisation.findings import (
     FindingFigure,
     FindingStatement,
     SweepFinding,
-    format_count,
     format_interval,
     format_percent,
     format_quantity,
@@ -43,6 +42,7 @@ from fedge.characterisation.sweep_plan import (
     kind_of_board,
 )
 from fedge.confidence_interval import Estimate, combine_errors, estimate_ratio, student_t
+from fedge.errors import format_count
 from fedge.groups import group_by
 from fedge.pareto import front_mask
 from fedge.types import Floats, Label, PowerMode, weakest_label

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fedge.characterisation import sweep_plan
-from fedge.characterisation.findings import format_count
 from fedge.characterisation.plan_reader import MAXN, ResolvedPlan, read_resolved_plan
 from fedge.characterisation.point_measurement import (
     MeasurementRig,
@@ -30,7 +29,7 @@ from fedge.characterisation.sweep_store import (
     write_plan,
     write_tables,
 )
-from fedge.errors import BoardError, prefix_errors
+from fedge.errors import BoardError, format_count, prefix_errors
 
 DEFAULT_FOLDER = Path("characterised")
 """Default parent folder of sweeps, which are named after their plan."""

@@ -113,7 +113,7 @@ def check_device(device: str, where: str) -> None:
     if device in OWN_BOARDS:
         return
     boards = (*catalogue.load_catalogue(), *catalogue.aliases())
-    right = f"{list_known(device, OWN_BOARDS)}, or {EMULATED_PREFIX}BOARD (`fedge devices list`)"
+    right = f"{list_known(device, OWN_BOARDS, '')}, or {EMULATED_PREFIX}BOARD (`fedge devices list`)"
     if device in boards:
         right = f"{', '.join(OWN_BOARDS)}, or an emulated board; did you mean {EMULATED_PREFIX}{device}?"
     raise BadInput(where, repr(device), right)

@@ -340,7 +340,7 @@ def fit_model(options: ModelFitOptions, report_note: Callable[[str], None] = lam
     count = len(source.truth.modes)
     modes = None if options.modes is None else parse_mode_count(options.modes) or count
     if modes is not None and modes > count:
-        raise BadInput("--modes", str(modes), f"at most {count}, the number of modes of {source.source}")
+        raise BadInput("--modes", str(modes), f"from 1 to {count}, the number of modes of {source.source}")
     request = _build_request(options, modes)
     notes = (*list_table_notes(source.truth), *source.background.notes, *list_notes(source, request))
     for note in notes:

@@ -179,16 +179,16 @@ def _check_numbers(options: ConcurrentRunOptions) -> None:
         if not (math.isfinite(value) and value > 0.0):
             raise BadInput(option, f"{value:g}", "a number above 0")
     if options.rate_hz > MOST_HZ:
-        raise BadInput("--rate-hz", f"{options.rate_hz:g}", f"{MOST_HZ:g} at most")
+        raise BadInput("--rate-hz", f"{options.rate_hz:g}", f"more than 0 and at most {MOST_HZ:g}")
     if options.max_latency_s > MAX_LATENCY_S:
-        raise BadInput("--max-latency-s", f"{options.max_latency_s:g}", f"{MAX_LATENCY_S:g} s at most")
+        raise BadInput("--max-latency-s", f"{options.max_latency_s:g}", f"more than 0 and at most {MAX_LATENCY_S:g} s")
     if not math.isfinite(options.seconds):
         raise BadInput("--seconds", f"{options.seconds:g}", "a number above 0")
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
     for option, size in (("--infer-batch-size", options.infer_batch_size), ("--batch-size", options.batch_size)):
         if size is not None and size > MAX_BATCH:
-            raise BadInput(option, str(size), f"{MAX_BATCH} at most")
+            raise BadInput(option, str(size), f"from 1 to {MAX_BATCH}")
 
 
 # Turns ----------------------------------------------------------------------------------------------------------------

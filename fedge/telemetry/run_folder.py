@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import write_text
+from fedge.errors import BadInput
 from fedge.json_reader import read_json
 
+RUNS = Path("runs")
+"""Folder of runs whose path is not given, in the working directory."""
 RUN_YAML = "run.yaml"
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
@@ -24,6 +27,17 @@ def describe_absence(folder: Path) -> str:
     if folder.is_dir():
         return f"a folder without {RUN_YAML}"
     return "a file" if folder.exists() else "no such folder"
+
+
+def build_absence_error(folder: Path) -> BadInput:
+    """Return the error for what is no run's folder, with a run within it, or the command for an experiment's file."""
+    inner = next((path.parent for place in ("*", "*/*") for path in sorted(folder.glob(f"{place}/{RUN_YAML}"))), None)
+    right = "the folder of a run"
+    if inner is not None:
+        right = f"the folder of a run, such as {inner}"
+    elif folder.is_file() and folder.suffix in {".yaml", ".yml"}:
+        right = f"the folder of a run; `fedge run {folder}` makes one, and a sweep compares experiments (`fedge sweep`)"
+    return BadInput(str(folder), describe_absence(folder), right)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

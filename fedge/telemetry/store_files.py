@@ -21,7 +21,7 @@ from fedge.atomic_files import replace_file, sync_folder
 from fedge.errors import BadInput
 from fedge.json_reader import read_json
 from fedge.telemetry import wal
-from fedge.telemetry.run_folder import STORE
+from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, RUN_YAML, STORE
 from fedge.telemetry.store_schema import TABLES, VERSION, StoreTable, arrow_schema, fit_to_schema
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def has_store(folder: Path) -> bool:
     """Return whether a run folder has a store of this version; False if nothing was stored.
 
     Raises:
-        BadInput: The store has another version, or its version cannot be read.
+        BadInput: The store has another version, its version cannot be read, or a run with rounds has lost its store.
     """
     path = folder / STORE / VERSION_FILE
     if path.is_file():
@@ -112,6 +112,9 @@ def has_store(folder: Path) -> bool:
     if any((folder / STORE / table.name).is_dir() for table in TABLES):
         right = f'a file that says which version the store has, here most likely {{"version": {VERSION}}}'
         raise BadInput(str(path), "no such file beside tables", right)
+    if (folder / MODEL).is_file() or any((folder / CHECKPOINTS).glob("*")):  # written after the rows
+        right = f"the store that the run wrote: put it back, or run it again: fedge run {folder / RUN_YAML}"
+        raise BadInput(str(folder / STORE), "no rows, though the run has done rounds", right)
     return False
 
 
@@ -275,7 +278,7 @@ def read_part(path: Path) -> Any:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise BadInput(f"{STORE}/{path.parent.name}/{path.name}", str(error), READABLE) from error
+        raise _damaged_error(path, error) from error
     return rows
 
 
@@ -302,10 +305,16 @@ def check_part(path: Path, changed_ns: int) -> None:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise BadInput(f"{STORE}/{path.parent.name}/{path.name}", str(error), READABLE) from error
+        raise _damaged_error(path, error) from error
     wrong = any(not (0 <= count <= MAX_GROUP_ROWS and 0 <= size <= MAX_GROUP_BYTES) for count, size in claims)
     if wrong or rows != sum(count for count, _ in claims):
         raise BadInput(str(path), "a table that claims other sizes than a part has", READABLE)
+
+
+def _damaged_error(path: Path, error: Exception) -> BadInput:
+    """Return the error for a part that cannot be read; Arrow's own words only name what it looked for in the file."""
+    reason = error.strerror if isinstance(error, OSError) else None
+    return BadInput(str(path), f"a file that cannot be read ({reason})" if reason else "a damaged file", READABLE)
 
 
 def unreadable_error(error: Exception) -> BadInput:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from fedge.errors import BadInput, RunFailed, UnknownName
 from fedge.telemetry import store_files, wal
-from fedge.telemetry.run_folder import RUN_YAML, STORE
+from fedge.telemetry.run_folder import RUN_YAML, STORE, build_absence_error
 from fedge.telemetry.store_records import RoundRow
 from fedge.telemetry.store_schema import (
     BY_NAME,
@@ -65,6 +65,30 @@ class TableSnapshot:
         stored = ds.dataset([str(path) for path in self.parts], schema=schema, format="parquet")
         return ds.dataset([stored, recent]) if self.recent.num_rows else stored
 
+    def read(self, **selection: Any) -> Any:
+        """Return the rows as an Arrow table; ``selection`` is Arrow's: ``columns`` and ``filter``.
+
+        Raises:
+            BadInput: A part is damaged, and named, or rows hold text that is not UTF-8.
+            FileNotFoundError: A part has gone.
+        """
+        import pyarrow as pa
+
+        try:
+            rows = self.dataset().to_table(**selection)
+            rows.validate(full=True)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, pa.ArrowException) as error:
+            self.check_parts()
+            raise store_files.unreadable_error(error) from error
+        return rows
+
+    def check_parts(self) -> None:
+        """Read every part for itself; raises ``BadInput`` for the first one that cannot be read."""
+        for path in self.parts:
+            store_files.read_part(path)
+
 
 def read_snapshot(folder: Path, table: StoreTable) -> TableSnapshot:
     """Return the table's present state; empty if nothing was stored.
@@ -91,9 +115,7 @@ def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> li
         snapshot = read_snapshot(folder, BY_ROW[kind])
         for note in snapshot.notes:
             logger.warning("%s", note)
-        rows = snapshot.dataset().to_table(filter=chosen)
-        rows.validate(full=True)  # text that is not UTF-8
-        return rows
+        return snapshot.read(filter=chosen)
 
     return table_to_records(retry_while_changing(read), kind)
 
@@ -132,7 +154,7 @@ def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int
 
 def list_rounds(folder: Path, table: str) -> set[int]:
     """Return the rounds that have a row in the named table."""
-    rounds = retry_while_changing(lambda: read_snapshot(folder, BY_NAME[table]).dataset().to_table(columns=["round"]))
+    rounds = retry_while_changing(lambda: read_snapshot(folder, BY_NAME[table]).read(columns=["round"]))
     return set(rounds.column("round").to_pylist())
 
 
@@ -210,8 +232,7 @@ def read_newest_rows(folder: Path, columns: Sequence[str], since_round: int, spl
         import pyarrow.dataset as ds
 
         needed = list(dict.fromkeys(["board", "round", "energy_j", *columns]))
-        clients = read_snapshot(folder, CLIENTS).dataset()
-        return clients.to_table(columns=needed, filter=ds.field("round") >= since_round)
+        return read_snapshot(folder, CLIENTS).read(columns=needed, filter=ds.field("round") >= since_round)
 
     import pyarrow.compute as pc
 
@@ -247,6 +268,8 @@ INTERRUPT_S = 0.05
 """Seconds between two attempts to interrupt a query."""
 BEGINS_WITHIN_S = 5.0
 """Seconds after which a thread that has not begun was never started."""
+UNREADABLE_STREAM = "reading the stream registered as"
+"""In DuckDB's message if it is not the statement that is wrong, but a file that cannot be read."""
 BATCH_ROWS = 8192
 """Rows per batch of a streamed answer: bounds its memory."""
 
@@ -290,8 +313,7 @@ class RunReader:
 
     def __init__(self, folder: Path) -> None:
         if not store_files.has_store(folder) and not (folder / RUN_YAML).is_file():
-            got = "a folder without a run's rows" if folder.is_dir() else "no such folder"
-            raise BadInput(str(folder), got, "the folder of a run")
+            raise build_absence_error(folder)
         # Rounds first: a round is written after everything that belongs to it.
         self._tables: dict[str, TableSnapshot] = {
             table.name: read_snapshot(folder, table) for table in reversed(TABLES)
@@ -321,12 +343,7 @@ class RunReader:
         """
         if table not in BY_NAME:
             raise UnknownName("table", table, NAMES)
-        try:
-            rows = self._tables[table].dataset().to_table()
-            rows.validate(full=True)
-        except (OSError, ValueError) as error:
-            raise store_files.unreadable_error(error) from error
-        return rows
+        return self._tables[table].read()
 
     def pandas(self, table: str) -> Any:
         """Return a whole table as a ``pandas.DataFrame``, ``rails_w`` as dictionaries.
@@ -374,7 +391,7 @@ class RunReader:
                 outcome.set_exception(error)
 
         beside = threading.Thread(target=run, name="fedge-query", daemon=True)
-        with _translate_errors():
+        with self._translate_errors():
             try:
                 beside.start()
                 return outcome.result()
@@ -387,6 +404,20 @@ class RunReader:
                         self._connection.interrupt()
                     beside.join(INTERRUPT_S)
                 raise
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        """Convert errors of DuckDB and Arrow to ``BadInput``."""
+        import duckdb
+        import pyarrow as pa
+
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if UNREADABLE_STREAM in str(error):
+                for table in self._tables.values():
+                    table.check_parts()
+            raise BadInput("SQL", _one_line_message(error), _expected_sql()) from error
 
     def _make_relation(self, sql: str) -> Any:
         """Return DuckDB's lazy relation for one SELECT."""
@@ -425,18 +456,6 @@ def open_run(path: str | Path) -> RunReader:
         BadInput: The folder is not a run, or a newer fedge wrote it.
     """
     return retry_while_changing(lambda: RunReader(Path(path)))
-
-
-@contextmanager
-def _translate_errors() -> Iterator[None]:
-    """Convert errors of DuckDB and Arrow to ``BadInput``."""
-    import duckdb
-    import pyarrow as pa
-
-    try:
-        yield
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise BadInput("SQL", _one_line_message(error), _expected_sql()) from error
 
 
 def _expected_sql() -> str:

@@ -134,7 +134,7 @@ def _exponential(chance: random.Random) -> float:
 def _parse_rate_hz(fields: Mapping[str, Any]) -> float:
     rate_hz = _number_above(fields, "rate_hz", 0.0)
     if rate_hz > MOST_HZ:
-        raise BadField("rate_hz", "{:g}".format(rate_hz), "{:g} at most".format(MOST_HZ))
+        raise BadField("rate_hz", "{:g}".format(rate_hz), "more than 0 and at most {:g}".format(MOST_HZ))
     return rate_hz
 
 

@@ -264,7 +264,7 @@ def parse_service(fields: Mapping[str, Any]) -> HostedService:
     if when_late not in WHEN_LATE:
         raise BadField("when_late", repr(when_late)[:80], "one of " + ", ".join(WHEN_LATE))
     if batch_size > MOST_BATCH:
-        raise BadField("batch_size", str(batch_size), "{} at most".format(MOST_BATCH))
+        raise BadField("batch_size", str(batch_size), "from 1 to {}".format(MOST_BATCH))
     wait_s = None if fields.get("max_wait_s") is None else get_number(fields, "max_wait_s")
     if wait_s is not None and wait_s < 0.0:
         raise BadField("max_wait_s", str(wait_s), "seconds, 0 or more, or null for no such bound")

@@ -115,7 +115,7 @@ def _split_by_shards(settings: DataSpec, labels: Indices, n_clients: int, rng: n
     per_client = settings.shards_per_client
     n_shards = n_clients * per_client
     if n_shards > len(labels):
-        right = f"at most {len(labels) // n_clients} for {len(labels)} samples on {n_clients} clients"
+        right = f"from 1 to {len(labels) // n_clients} for {len(labels)} samples on {n_clients} clients"
         raise BadInput("data.shards_per_client", str(per_client), right)
     shuffled = rng.permutation(len(labels))
     pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], n_shards)

@@ -92,7 +92,7 @@ def build_strategy(spec: StrategySpec, where: str = "strategy") -> Strategy:
         options["strategy"] = build_strategy(spec.wraps, f"{where}.wraps")
     unknown = sorted(set(spec.options) - set(accepted))
     if unknown:
-        got, right = repr(spec.options[unknown[0]]), f"known: {list_known(unknown[0], accepted)}"
+        got, right = repr(spec.options[unknown[0]]), list_known(unknown[0], accepted)
         raise BadInput(f"{where}.options.{unknown[0]}", got, right)
     for key, value in spec.options.items() if str(make.__module__).startswith("flwr.") else ():  # others check theirs
         default = accepted[key].default

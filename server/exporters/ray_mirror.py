@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -140,6 +141,9 @@ class ActorProcess:
         """Kill the process; its actors end with it."""
         self._process.kill()
         self._process.wait()
+        if self._process.stdin is not None:
+            with suppress(OSError):  # what nobody reads any more
+                self._process.stdin.close()
 
     def _write(self, line: str) -> None:
         stdin = self._process.stdin

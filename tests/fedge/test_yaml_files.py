@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from fedge.errors import BadInput
 from fedge.yaml_files import MAX_DEPTH, MAX_NODES, parse_yaml, read_yaml, read_yaml_mapping, validate_fields
@@ -122,3 +123,24 @@ class _Span(BaseModel):
 def test_a_short_pair_and_a_key_that_is_no_text_are_named(content, message):
     with pytest.raises(BadInput, match=f"^span.yaml: {message}"):
         validate_fields(_Span, content, "span.yaml")
+
+
+class Ranged(BaseModel):
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    count: Annotated[int, Field(ge=1, le=2**31)] = 1
+    parts: tuple[Annotated[int, Field(ge=1, le=9)], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("content", "right"),
+    [
+        ({"share": 2}, "share: got 2; more than 0 and at most 1"),
+        ({"count": 0}, "count: got 0; 1 or more"),
+        ({"count": 2**40}, "count: got 1099511627776; from 1 to 2147483648"),
+        ({"parts": [3, 0]}, "parts[1]: got 0; from 1 to 9"),
+    ],
+)
+def test_a_range_is_told_with_both_ends_unless_one_is_far(content, right):
+    with pytest.raises(BadInput) as refused:
+        validate_fields(Ranged, content, "x.yaml")
+    assert str(refused.value) == f"x.yaml: {right}"

@@ -105,7 +105,7 @@ def _describe_training(option: ServingOption, train_s: float, *, several: bool) 
         left_ms = 1e3 * max(0.0, option.window_s - sum(option.infer_s))
         return f"none: serving leaves {left_ms:.1f} ms of a window, and a training step takes {1e3 * train_s:.1f} ms"
     longest = "longest " if several else ""
-    window = f"{_format_count(option.steps)} steps per {longest}window of {option.window_s:.3f} s"
+    window = f"{_format_short(option.steps)} steps per {longest}window of {option.window_s:.3f} s"
     return f"{window}, {option.steps_per_s:.2f} per second, {each}"
 
 
@@ -146,7 +146,7 @@ def _describe_move(move: LimitChange, *, several: bool) -> str:
         return f"no single limit suffices: power and latency budgets {move.factor:.2f} times as large"
     unit = LIMIT_UNITS[move.limit]
     percent = f"{100 * (move.factor - 1):+.1f} %"
-    change = f"{_format_count(move.factor)} times" if move.factor >= FACTOR_THRESHOLD else percent
+    change = f"{_format_short(move.factor)} times" if move.factor >= FACTOR_THRESHOLD else percent
     which = ", of all services; the first" if several and move.limit != "power" else ""
     why = ": batches fill sooner" if move.limit == "rate" and move.factor > 1 else ""
     return f"{LIMIT_WORDS[move.limit]}{which}: {move.now:g} -> {move.needed:.4g} {unit} ({change}{why})"
@@ -165,7 +165,7 @@ def _neighbours_table(advice: InterleavingAdvice) -> Table:
     return _options_table(f"Choices under other limits{alike}", ("limit", *OPTION_HEADINGS, "mode, MHz"), rows)
 
 
-def _format_count(number: float) -> str:
+def _format_short(number: float) -> str:
     """Format with three digits, never with an exponent."""
     return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
@@ -179,7 +179,7 @@ def _format_option_figures(option: ServingOption) -> tuple[str, ...]:
     trains, serves = option.train_s is not None, bool(option.batch_sizes)
     return (
         "+".join(map(str, option.batch_sizes)) or UNKNOWN,
-        _format_count(option.steps) if trains and serves else UNKNOWN,
+        _format_short(option.steps) if trains and serves else UNKNOWN,
         f"{option.steps_per_s:.2f}" if trains else UNKNOWN,
         "+".join(f"{1e3 * infer_s:.0f}" for infer_s in option.infer_s) or UNKNOWN,
     )

@@ -9,11 +9,12 @@ from typing import Any
 from experiments.report.quantities import duration, energy, percent
 from experiments.report.tables import Column, Table, build_table, number_cell, text_cell, value_cell
 from fedge.characterisation import sweep_plan
-from fedge.characterisation.findings import describe_step, format_count
+from fedge.characterisation.findings import describe_step
 from fedge.characterisation.sweep_plan import KIND_NAMES, SweepPoint, describe_point
 from fedge.characterisation.sweep_prediction import EpochPrediction
 from fedge.characterisation.sweep_run import SweepListing, SweepOutcome
 from fedge.characterisation.sweep_store import FINDINGS_FILE, JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
+from fedge.errors import format_count
 from fedge.groups import group_pairs
 from fedge.json_reader import read_json
 from fedge.telemetry import run_folder

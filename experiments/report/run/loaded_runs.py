@@ -186,7 +186,7 @@ def load_run(folder: Path) -> LoadedRun:
         BadInput: If it is not a run folder, or has no finished round.
     """
     if not (folder / run_folder.RUN_YAML).is_file():
-        raise BadInput(str(folder), run_folder.describe_absence(folder), "the folder of a run")
+        raise run_folder.build_absence_error(folder)
     experiment = load_experiment(folder / run_folder.RUN_YAML)
     rounds = tuple(sorted(read_rows(folder, RoundRow), key=lambda row: row.round))
     if not rounds:

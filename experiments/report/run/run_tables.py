@@ -17,6 +17,7 @@ from experiments.report.run.run_summary import LabelsByEntry
 from experiments.report.tables import Cell, Column, Table, build_table, number_cell, swatch_cell, text_cell, value_cell
 from fedge.costs.layer_estimate import describe_error
 from fedge.decisions.planning import is_pinned
+from fedge.errors import format_count
 from fedge.experiment import Experiment
 from fedge.groups import group_by
 from fedge.knowledge.recall import RecalledOrigin, read_run_knowledge
@@ -84,6 +85,30 @@ def describe_estimates(labels: LabelsByEntry) -> Iterator[str]:
     if truths:
         error = describe_error(*(max(truth[name] for truth in truths) for name in ("time_error", "power_error")))
         yield f"estimated from layers ({error}): savings are one draw, compare several seeds"
+
+
+def describe_problems(summary: Mapping[str, Any]) -> str:
+    """Describe what a run did not achieve, counted by boards and rounds; empty if there is nothing."""
+    goal, turn = ("plan", "task") if summary["asynchronous"] else ("goal", "board round")
+    problems = []
+    if summary["infeasible"]:
+        problems.append(f"{format_count(summary['infeasible'], goal)} that no known mode could meet")
+    if summary["late"]:
+        lost = f", {summary['late_lost']} of them lost (joined no round)" if summary["late_lost"] else ""
+        problems.append(f"{format_count(summary['late'], 'reply')} late{lost}")
+    if summary["failed"]:
+        problems.append(f"{format_count(summary['failed'], turn)} failed")
+    return f"{', '.join(problems)} (of {_describe_total(summary)})" if problems else ""
+
+
+def _describe_total(summary: Mapping[str, Any]) -> str:
+    """Describe the total: tasks in an asynchronous run, otherwise client rounds."""
+    rounds, boards, tasks = summary["rounds"], summary["clients"], summary["asked"]
+    if summary["asynchronous"]:
+        return format_count(tasks, "task")
+    if tasks == rounds * boards:
+        return f"{format_count(rounds, 'round')} x {format_count(boards, 'board')}"
+    return format_count(tasks, "board round")
 
 
 def describe_links(labels: LabelsByEntry, *, encoded: bool = False) -> str:
@@ -266,7 +291,8 @@ def describe_knowledge(knowledge: Mapping[str, Any]) -> Iterator[str]:
         fits = f"only {used}" if used else f"nothing fits in {knowledge['folder']}"
         yield f"knowledge: {fits}; what this run measured is there for the next"
     elif used:
-        saved = f"; at most {_count(knowledge['probes_saved'], 'probe')} saved" if knowledge["probes_saved"] else ""
+        probes = knowledge["probes_saved"]
+        saved = f"; at most {format_count(probes, 'probe')} saved" if probes else ""
         yield f"knowledge: {used}{saved}"
     if wrong:
         names = ", ".join([*sorted(wrong)[:MAX_NAMES], *(["..."] if len(wrong) > MAX_NAMES else [])])
@@ -278,17 +304,13 @@ def _list_recalled(knowledge: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the boards started from; what none of them had is left out."""
     own, peers = knowledge["boards"] - len(knowledge["contradicted"]), knowledge["peers"]
     if own:
-        yield f"{_count(own, 'board')} started from {'its' if own == 1 else 'their'} own earlier measurements"
+        yield f"{format_count(own, 'board')} started from {'its' if own == 1 else 'their'} own earlier measurements"
     if peers:
-        yield f"measurements of {_count(peers, 'other board')} of the same kinds"
+        yield f"measurements of {format_count(peers, 'other board')} of the same kinds"
     origins = (one for of_board in knowledge["origins"].values() for one in of_board)
     tables = len({one["entry"] for one in origins if one["relation"] == "other workload"})
     if tables:
-        yield f"{_count(tables, 'reference table')} of other workloads"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+        yield f"{format_count(tables, 'reference table')} of other workloads"
 
 
 def origin_table(run: LoadedRun) -> Table:

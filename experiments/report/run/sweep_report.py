@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from markupsafe import Markup
 
 from experiments.report.page import Section, render_paragraph
-from experiments.report.quantities import UNKNOWN, duration, energy, percent
+from experiments.report.quantities import UNKNOWN, duration, energy, format_metric, metric_scale, number
 from experiments.report.run.seed_comparison import HeadlineFigure, describe_summary_figure
 from experiments.report.tables import Cell, Column, Table, build_table, number_cell, text_cell, value_cell
 from experiments.sweeps.arena import ArenaFigure, ArenaResult, ArenaRow
@@ -95,28 +96,35 @@ def build_sweep_sections(folders: Sequence[Path]) -> list[Section]:
 
 def list_arena_tables(result: ArenaResult, name: str) -> list[Table]:
     """Return the table of the first sweep, whose block on a page has its name, and that of the second, if any."""
-    budgets = f"within {duration(result.budget_s)} and {energy(result.budget_j)}; cost to {percent(result.target)}"
+    show = partial(format_metric, result.metric)
+    budgets = f"within {duration(result.budget_s)} and {energy(result.budget_j)}; cost to {show(result.target)}"
     named = ((f"arena {name}", "arena", result.rows), ("arena-disturbed", "disturbed fleet", result.disturbed))
     columns: tuple[Column[ArenaRow], ...] = (
         ("variant", lambda row: text_cell(row.label)),
         ("n", lambda row: value_cell(row.seeds)),
-        ("accuracy", lambda row: value_cell(None if row.quality.mean is None else row.quality.mean.mean, percent)),
-        ("difference", lambda row: _difference_cell(row.quality.difference)),
+        (result.metric, lambda row: value_cell(None if row.quality.mean is None else row.quality.mean.mean, show)),
+        ("difference", lambda row: _difference_cell(row.quality.difference, result.metric)),
         ("reached", lambda row: number_cell(f"{row.seconds.reached} of {row.seeds}", row.seconds.reached)),
         ("time", lambda row: value_cell(None if row.seconds.mean is None else row.seconds.mean.mean, duration, "s")),
         ("ratio", lambda row: _ratio_cell(row.seconds)),
         ("energy", lambda row: value_cell(None if row.joules.mean is None else row.joules.mean.mean, energy, "J")),
         ("ratio of energy", lambda row: _ratio_cell(row.joules)),
     )
-    return [build_table(key, columns, rows, f"{title}: accuracy {budgets}") for key, title, rows in named if rows]
+    return [
+        build_table(key, columns, rows, f"{title}: {result.metric} {budgets}") for key, title, rows in named if rows
+    ]
 
 
-def _difference_cell(found: ConfidenceInterval | None) -> Cell:
+def _difference_cell(found: ConfidenceInterval | None, metric: str) -> Cell:
     if found is None:
         return number_cell(UNKNOWN)
-    half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
+
+    def show(value: float) -> str:
+        return f"{100 * value:.1f}" if metric_scale(metric).unit == "%" else number(value)
+
+    half = "" if found.half_width is None else f" ± {show(found.half_width)}"
     return Cell(
-        f"{100 * found.mean:+.1f}{half}",
+        f"{'-' if found.mean < 0 else '+'}{show(abs(found.mean))}{half}",
         numeric=True,
         best=found.verdict == "higher",
         value=found.mean,

@@ -284,7 +284,7 @@ def _check_options(options: TopologyOptions) -> None:
         if number < 1:
             raise BadInput(option, str(number), "1 or more")
     if options.variants > MAX_VARIANTS:
-        raise BadInput("--variants", str(options.variants), f"{MAX_VARIANTS} at most")
+        raise BadInput("--variants", str(options.variants), f"from 1 to {MAX_VARIANTS}")
     if options.seed < 0:
         raise BadInput("--seed", str(options.seed), "0 or more")
     check_known("--ranking", options.ranking, IMPORTANCE_METHODS)

@@ -98,9 +98,8 @@ def check_options(selector: str, given: Mapping[str, float], where: str = "selec
     known = SELECTOR_OPTIONS[selector]
     for name, value in given.items():
         if name not in known:
-            raise BadInput(
-                f"{where}.{name}", f"{value:g}", f"{selector} takes {list_known(name, known) or 'no options'}"
-            )
+            right = list_known(name, known, f"{selector} takes ") if known else f"{selector} takes no options"
+            raise BadInput(f"{where}.{name}", f"{value:g}", right)
         if not known[name].allows(value):
             raise BadInput(f"{where}.{name}", f"{value:g}", known[name].description)
 

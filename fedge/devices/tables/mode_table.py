@@ -12,7 +12,7 @@ import numpy as np
 
 from fedge.atomic_files import write_text
 from fedge.devices.tables.csv_sheet import SheetRow, decode_text, parse_number, parse_sheet, read_bytes
-from fedge.errors import BadInput
+from fedge.errors import BadInput, format_count
 from fedge.types import Floats, Label, Modes, ProfileTable, weakest_label
 
 TABLE_COLUMNS = ("cores", "cpu_khz", "gpu_hz", "mem_hz", "batch_size", "time_ms", "power_w")
@@ -381,7 +381,7 @@ def assemble_tables(imported: ImportedRows, device: str, workload: str) -> Impor
     return ImportedTables(tables, (*imported.notes, *own))
 
 
-def format_count(things: Sequence[str], noun: str) -> str:
-    """Format a count with the first names, such as ``3 minibatches (a, b, ...)``."""
+def count_named(things: Sequence[str], noun: str) -> str:
+    """Count things and name the first ones, such as ``3 modes (a, b, ...)``."""
     shown = ", ".join(things[:2]) + (", ..." if len(things) > 2 else "")
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'} ({shown})"
+    return f"{format_count(len(things), noun)} ({shown})"

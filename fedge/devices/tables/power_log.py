@@ -15,7 +15,7 @@ import numpy as np
 from fedge.devices.sensing import rails_in_formula
 from fedge.devices.sensing.tegrastats_sensor import parse_rails_mw
 from fedge.devices.tables.csv_sheet import CsvSheet, SheetRow, float_or_nan, parse_number, parse_sheet
-from fedge.devices.tables.mode_table import ImportedRow, ImportedRows, ImportKey, format_count
+from fedge.devices.tables.mode_table import ImportedRow, ImportedRows, ImportKey, count_named
 from fedge.errors import BadInput
 from fedge.groups import group_by
 from fedge.types import Floats
@@ -226,8 +226,8 @@ def import_runs(where: str, log: PowerLog, steps: StepsFile) -> ImportedRows:
         rows.append(ImportedRow(knobs, median(run.step_ms for run in its_runs), float(watts.mean())))
     if not rows:
         raise _build_overlap_error(where, log, runs, offset_s)
-    notes += [f"{format_count(silent, 'mode')} without a power sample: left out"] if silent else []
-    notes += [f"{format_count(shaky, 'mode')} with fewer than {MIN_SAMPLES} power samples: run longer"] if shaky else []
+    notes += [f"{count_named(silent, 'mode')} without a power sample: left out"] if silent else []
+    notes += [f"{count_named(shaky, 'mode')} with fewer than {MIN_SAMPLES} power samples: run longer"] if shaky else []
     return ImportedRows(f"{where} with {steps.where}", rows, notes)
 
 
@@ -340,7 +340,7 @@ def import_jtop_log(where: str, text: str, steps: StepsFile, total_power: str | 
         samples.append((at_s, milliwatts))
     if not samples:
         raise BadInput(where, "no row with a time and a power", f"a time ({TIME_FORMATS}) and milliwatts in every row")
-    notes = [f"{format_count(unread, 'row')} without a time or a power: left out"] if unread else []
+    notes = [f"{count_named(unread, 'row')} without a time or a power: left out"] if unread else []
     notes.append(_describe_total(columns, total_power, len(samples)))
     return import_runs(where, build_power_log(where, samples, columns, notes), steps)
 

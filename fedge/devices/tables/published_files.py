@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from fedge.devices.tables.csv_sheet import CsvSheet, decode_text, float_or_nan, parse_sheet, read_bytes
-from fedge.devices.tables.mode_table import ImportedRow, ImportedRows, ImportKey, format_count
+from fedge.devices.tables.mode_table import ImportedRow, ImportedRows, ImportKey, count_named
 from fedge.errors import BadInput
 from fedge.json_reader import MalformedJson, parse_json
 
@@ -63,7 +63,7 @@ def import_bofl_json(where: str, text: str, batch_size: int | None = None, cores
         else:
             empty.append(name)
     if empty:
-        notes.append(f"{format_count(empty, 'mode')} without a time and an energy above 0: left out")
+        notes.append(f"{count_named(empty, 'mode')} without a time and an energy above 0: left out")
     return ImportedRows(where, rows, notes)
 
 
@@ -140,7 +140,7 @@ def read_source(source: Path) -> Iterator[ModeFiles] | str:
         raise BadInput(str(source), "no pm_... folder", LAYOUT)
     parents = sorted({str(folder.parent) for folder in folders})
     if len(parents) > 1:
-        raise BadInput(str(source), f"modes of {format_count(parents, 'folder')}", "one workload's folder")
+        raise BadInput(str(source), f"modes of {count_named(parents, 'folder')}", "one workload's folder")
     return map(_read_folder, folders)
 
 
@@ -165,7 +165,7 @@ def import_folders(where: str, modes: Iterable[ModeFiles], batch_size: int | Non
         raise BadInput(where, f"no mode with a time and a power ({left_out[0] if left_out else 'none at all'})", LAYOUT)
     notes = [BATCH_NOTE] if batch_size is None else []
     if left_out:
-        notes.append(f"{format_count(left_out, 'mode')}: left out")
+        notes.append(f"{count_named(left_out, 'mode')}: left out")
     return ImportedRows(where, rows, notes)
 
 
@@ -190,7 +190,7 @@ def import_results(where: str, text: str, batch_size: int | None = None) -> Impo
         raise BadInput(f"{where}: observed_time", f"{slowest_ms:g} ms as the slowest", right)
     notes = [BATCH_NOTE] if batch_size is None else []
     if left_out:
-        notes.append(f"{format_count(left_out, 'row')} without a mode, a time and a power: left out")
+        notes.append(f"{count_named(left_out, 'row')} without a mode, a time and a power: left out")
     return ImportedRows(where, rows, notes)
 
 

@@ -162,7 +162,7 @@ def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
     source = _read_given(options) if has_tables else _price_workloads(options)
     services = len(source.infer)
     if services > MAX_SERVICES:
-        raise BadInput("--infer-table", f"{services} services", f"at most {MAX_SERVICES}")
+        raise BadInput("--infer-table", f"{services} services", f"from 1 to {MAX_SERVICES}")
     for option, values in (("--max-latency-s", options.max_latency_s), ("--rate-hz", options.rate_hz)):
         if len(values) != services:
             count = {0: "no value", 1: "1 value"}.get(len(values), f"{len(values)} values")

@@ -302,7 +302,9 @@ def test_the_installed_command_refuses_bad_input_with_code_2(tmp_path):
     done = subprocess.run([program, "-q", "run", "exp.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("fedge: exp.yaml: fleet[0].device: got 'tx9'; known: ")
+    assert done.stderr.splitlines()[-1].startswith(
+        "fedge: exp.yaml: fleet[0].device: got 'tx9'; did you mean tx2? known: "
+    )
     assert not (tmp_path / "runs").exists()
 
 

@@ -59,7 +59,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("exploration.bogus=1", "exploration.bogus: got an unknown key; known here: share, probe_s, slack, "),
         ("rounds=x", "rounds: got 'x'; a whole number"),
         ("rounds=1.5", "rounds: got 1.5; a whole number"),
-        ("rounds=0", "rounds: got 0; 1 or more"),
+        ("rounds=0", "rounds: got 0; from 1 to 100000"),
         ("rounds=null", "rounds: got nothing; a whole number"),
         ("rounds=.inf", "rounds: got inf; a finite number"),
         ("seed=-1", "seed: got -1; 0 or more"),
@@ -75,7 +75,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("fleet.0.device=3", "fleet[0].device: got 3; text, in quotes where YAML would read something else"),
         ("fleet.0.count=many", "fleet[0].count: got 'many'; a whole number"),
         ("fleet.0.link=3", "fleet[0].link: got 3; a mapping with some of down_mbps, "),
-        ("fleet.0.ambient_c=1000", "fleet[0].ambient_c: got 1000; 85 or less"),
+        ("fleet.0.ambient_c=1000", "fleet[0].ambient_c: got 1000; from -40 to 85"),
         ("policy=3", "policy: got 3; a name, or a mapping with some of name, power_w, "),
         ("data.alpha=0", "data.alpha: got 0; more than 0"),
         (
@@ -99,11 +99,11 @@ def test_a_wrong_key_or_value_is_named_in_plain_words(refused, override, message
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("fleet.0.device=tx9", "fleet[0].device: got 'tx9'; known: agx-orin-32gb, "),
+        ("fleet.0.device=tx9", "fleet[0].device: got 'tx9'; did you mean tx2? known: agx-orin-32gb, "),
         ("fleet.0.device=gone.yaml", "fleet[0].device: "),
         ("fleet.0.truth=foo", "fleet[0].truth: got 'foo'; `model`, or `table:PATH` of a measured table"),
         ("fleet.1.device=nano", "fleet: got two boards called 'nano-1'; boards of a name of their own"),
-        ("workload.batch_size=1000000", "workload.batch_size: got 1000000; at most "),
+        ("workload.batch_size=1000000", "workload.batch_size: got 1000000; from 1 to "),
         ("policy=nope", "policy.name: got 'nope'; known: balanced, "),
         ("policy=nowhere:f", "policy.name: got 'nowhere:f'; an importable module:NAME (No module named 'nowhere')"),
         ("policy=os:sep", "policy.name: got 'os:sep'; a function or a class"),
@@ -118,7 +118,7 @@ def test_a_wrong_key_or_value_is_named_in_plain_words(refused, override, message
             "strategy.options.fraction_train=0.5",
             "strategy.options.fraction_train: got 0.5; no such option: `selection` says",
         ),
-        ("workload.task=nope", "workload.task: got 'nope'; known: "),
+        ("workload.task=nope", "workload.task: got 'nope'; did you mean none? known: "),
         ("workload.task=os:sep", "workload.task: got 'os:sep'; a class to be called as Class(data_dir=, download=)"),
         ("workload.cost=nope", "workload.cost: got 'nope'; known: "),
         ("fleet.0.count=9999", "fleet: got 10000 clients; from 1 to 1"),
@@ -150,8 +150,8 @@ def test_an_unknown_name_is_named_with_the_known_ones(refused, override, message
         ("energy-budget", "budget_j: got nothing; energy-budget needs it, "),
         ("{name: least-energy, power_w: 3}", "power_w: got 3; least-energy takes deadline_s, max_slowdown, "),
         ("{name: maxn, power_w: 3}", "power_w: got 3; maxn takes no options"),
-        ("{name: balanced, time_weight: 2}", "time_weight: got 2; 1 or less"),
-        ("{name: balanced, confidence: 1}", "confidence: got 1; less than 1"),
+        ("{name: balanced, time_weight: 2}", "time_weight: got 2; from 0 to 1"),
+        ("{name: balanced, confidence: 1}", "confidence: got 1; more than 0 and less than 1"),
     ],
 )
 def test_a_policy_with_impossible_numbers_is_refused(refused, policy, message):
@@ -218,7 +218,7 @@ def test_a_file_that_is_no_experiment_is_refused(refused, config, message):
 
 def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge, tmp_path):
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    for name, reason in (("gone.yaml", "no such file"), (".", "Is a directory"), ("bytes.yaml", "not UTF-8")):
+    for name, reason in (("gone.yaml", "no such file"), (".", "got a folder"), ("bytes.yaml", "not UTF-8")):
         outcome = fedge("run", tmp_path / name)
         assert outcome.code == 2
         assert reason in outcome.message
@@ -286,7 +286,7 @@ def test_an_out_folder_that_is_taken_or_cannot_be_is_refused(fedge, tmp_path):
     config = _config(tmp_path)
     for out, right in (
         (tmp_path, "new or empty"),
-        (config, "new or empty"),
+        (config, "can be written (Not a directory)"),
         (config / "sub", "can be written (Not a directory)"),
     ):
         outcome = fedge("run", config, "--folder", out)
@@ -313,18 +313,21 @@ def test_an_out_folder_that_turns_out_unwritable_is_refused(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("command", ["resume", "report"])
 def test_what_is_no_run_is_neither_resumed_nor_reported(fedge, tmp_path, command):
-    for path in (tmp_path, tmp_path / "gone", _config(tmp_path)):
+    config = _config(tmp_path)
+    for path, hint in ((tmp_path, ""), (tmp_path / "gone", ""), (config, f"; `fedge run {config}` makes one, and ")):
         outcome = fedge(command, path)
         assert outcome.code == 2
         assert outcome.message.startswith(f"fedge: {path}: got ")
-        assert outcome.message.endswith("the folder of a run")
+        assert f"the folder of a run{hint}" in outcome.message
     assert [path.name for path in tmp_path.iterdir()] == ["exp.yaml"]
 
 
 def test_an_experiment_that_is_not_there_is_answered_with_the_names_of_those_that_are(fedge):
     outcome = fedge("run", "quickstartt")
     assert outcome.code == 2
-    assert outcome.message.startswith("fedge: quickstartt: got no such file; a YAML file, or a name: fleet40, ")
+    assert outcome.message.startswith(
+        "fedge: quickstartt: got no such file; did you mean quickstart? a YAML file, or a name: fleet40, "
+    )
     assert "quickstart, " in outcome.message
     assert "sweep" not in outcome.message, "no experiments"
     assert "arena" not in outcome.message

@@ -31,6 +31,29 @@ def test_a_file_that_begins_otherwise_is_kept(tmp_path, content):
             check_output("--json", path, "[")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "gone.yaml", "--folder"),
+        ("sweep", "gone.yaml", "--folder"),
+        ("fleet", "run", "gone.yaml", "--folder"),
+        ("characterise", "gone.yaml", "--folder"),
+        ("calibrate", "gone.csv", "--folder"),
+        ("topology", "gone", "--board", "nano", "--folder"),
+        ("predict", "fit", "gone.csv", "--out"),
+        ("export", "gone", "--to", "tensorboard", "--folder"),
+        ("study", "fleet", "gone.yaml", "--out"),
+        ("profile", "--workload", "gone", "--out"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_read(fedge, words):
+    outcome = fedge(*words, "/proc/x")
+
+    assert outcome.code == 2
+    assert outcome.message.startswith(f"fedge: {words[-1]}: ")
+    assert "(No such file or directory)" in outcome.message
+
+
 def test_a_file_gets_every_line_whole_and_columns_are_obeyed(monkeypatch, capsys):
     monkeypatch.delenv("COLUMNS", raising=False)
     make_console().print("word " * 100)
@@ -46,6 +69,13 @@ def test_the_command_that_may_be_meant_is_suggested_once(words):
 
     assert done.exit_code == 2
     assert done.output.count("Did you mean") == 1
+
+
+def test_a_word_that_is_no_command_finds_those_described_with_it():
+    done = CliRunner().invoke(app, ["compare", "a", "b"])
+
+    assert done.exit_code == 2
+    assert "Did you mean sweep or report?" in done.output
 
 
 @pytest.mark.parametrize(("options", "quiet"), [((), False), (("--quiet",), True)])

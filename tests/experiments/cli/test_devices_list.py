@@ -33,8 +33,8 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
 def test_the_list_names_every_board_and_marks_estimates(shown):
     list_devices()
     lines = shown().splitlines()
-    assert all(any(line.startswith(f"{board} ") for line in lines) for board in BOARDS)
-    row = next(line for line in lines if line.startswith("agx-xavier "))
+    assert all(any(line.startswith(f" {board} ") for line in lines) for board in BOARDS)
+    row = next(line for line in lines if line.startswith(" agx-xavier "))
     assert row.split() == ["agx-xavier", "8", "~1410", "~136.5", "~32", "7.5", "~30", "29,232"]
     assert max(map(len, lines)) <= 80
 

@@ -76,7 +76,10 @@ def test_a_run_with_an_exporter_that_fails_has_the_rows_of_one_without(fedge, tm
     [
         ("[wandb]", "--set exporters[0].name: got 'wandb'; known: mlflow"),
         ("[3]", "--set exporters[0]: got 3; a name, or a mapping with some of name, options"),
-        ("[{name: tensorboard, option: 3}]", "exporters[0].option: got an unknown key; known here: name, options"),
+        (
+            "[{name: tensorboard, option: 3}]",
+            "exporters[0].option: got an unknown key; did you mean options? known here: name, options",
+        ),
         ("tensorboard", "--set exporters: got 'tensorboard'; a list"),
     ],
 )

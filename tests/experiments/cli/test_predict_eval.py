@@ -107,7 +107,7 @@ def test_a_page_of_nothing_but_failures_says_why(asked, plug_ins, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"methods": "physical,fedg"}, "--methods: got 'fedg'; known: fedge, "),
+        ({"methods": "physical,fedg"}, "--methods: got 'fedg'; did you mean fedge? known: fedge, "),
         ({"methods": "physical,,physical"}, "--methods: got 'physical,,physical'"),
         ({"methods": "physical,physical"}, "each once"),
         ({"methods": "no.module:Predictor"}, "importable"),

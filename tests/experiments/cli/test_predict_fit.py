@@ -126,7 +126,7 @@ def test_a_model_is_replaced_and_the_table_is_not(table, out):
         ({"method": "my:Own"}, "--method: got 'my:Own'; one of .* a model file cannot name code of your own"),
         ({"explorer": "random"}, "--explorer: got 'random'; it together with --modes"),
         ({"explorer": "nosuch", "modes": 5}, "--explorer: got 'nosuch'; known"),
-        ({"modes": 127}, r"--modes: got 127; at most 126"),
+        ({"modes": 127}, r"--modes: got 127; from 1 to 126"),
         ({"modes": "0"}, "--modes: got '0'; a whole number above 0, or all"),
         ({"budget_s": -1.0}, "--budget-s: got -1; seconds, above 0"),
         ({"budget_j": float("nan")}, "--budget-j: got nan; joules, above 0"),

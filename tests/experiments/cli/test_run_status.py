@@ -10,8 +10,9 @@ from contracts.store_rows import client_row
 
 from experiments.backends import launcher
 from experiments.cli import main
-from experiments.cli.run_status import list_failures, read_run_status
+from experiments.cli.run_status import _list_problems, list_failures, read_run_status
 from fedge.atomic_files import FileLock, is_locked
+from fedge.errors import BadInput
 from fedge.telemetry.store_records import ClientRow, EventRow
 
 
@@ -41,6 +42,9 @@ def test_it_follows_a_run_from_its_start_to_its_end(fedge, tmp_path):
     assert read_run_status(run).state == "running"
     lock.release()
     shutil.rmtree(run / "store")
+    with pytest.raises(BadInput, match=r"store: got no rows, though the run has done rounds; .* put it back"):
+        read_run_status(run)
+    shutil.rmtree(run / "checkpoints")
     assert read_run_status(run).state == "not started"
 
 
@@ -57,6 +61,15 @@ def test_the_command_prints_text_or_the_record(fedge):
     code, _, err = fedge("status", "nowhere")
     assert code == main.BAD_INPUT
     assert "no such folder" in err
+
+
+def test_unmet_goals_are_worded_as_at_the_end_of_the_run_and_a_remedy_follows():
+    counts = {"infeasible": 1, "late": 2, "late_lost": 0, "failed": 0, "rounds": 3, "clients": 2, "asked": 6}
+
+    problem, remedy = _list_problems({**counts, "asynchronous": False, "ended": ""}, [], [])
+
+    assert problem == "1 goal that no known mode could meet, 2 replies late (of 3 rounds x 2 boards)"
+    assert "longer deadline" in remedy
 
 
 def failed(board: str, error: str) -> ClientRow:

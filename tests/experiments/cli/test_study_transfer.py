@@ -10,6 +10,7 @@ from contracts.boards import write_table
 from experiments.report.predictors.transfer_report import BLOCK_END, write_figures
 from experiments.report.run.loaded_runs import Course
 from experiments.report.tables import Table, text_cell, value_cell
+from experiments.sweeps.sweep_summary import SweepSummary
 from fedge.errors import BadInput
 from fedge.studies.transfer_models import TransferRow
 
@@ -70,7 +71,9 @@ def test_a_page_without_the_block_is_left_alone(tmp_path):
 
 def test_the_table_of_an_arena_is_written_into_the_block_of_its_folder(fedge, tmp_path, monkeypatch):
     course = Course((0.5, 0.9, 0.9), (5.0, 10.0, 15.0), (1.0, 2.0, 3.0))
+    summary = SweepSummary("swept", planned=1, packages=(), best=None, variants=())
     monkeypatch.setattr("experiments.sweeps.arena.read_courses", lambda folder: {"joint": {1: course}})
+    monkeypatch.setattr("experiments.sweeps.sweep_summary.read_summary", lambda folder: summary)
     page = tmp_path / "page.md"
     blocks = [f"<!-- figures: arena {name} -->\nold {name}\n{BLOCK_END}\n" for name in ("other", "swept")]
     page.write_text("".join(blocks), encoding="utf-8")

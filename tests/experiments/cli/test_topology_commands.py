@@ -108,7 +108,7 @@ def test_a_variant_is_shown_layer_by_layer(tmp_path, capsys):
         ({"batch_size": 0}, "--batch-size"),
         ({"round_to": 0}, "--round-to"),
         ({"variants": 0}, "--variants"),
-        ({"variants": 1000}, "50 at most"),
+        ({"variants": 1000}, "from 1 to 50"),
         ({"confidence": 1.0}, "--confidence"),
         ({"seed": -1, "ranking": "random"}, "--seed"),
         ({"input_shape": "3y8"}, "--input-shape"),

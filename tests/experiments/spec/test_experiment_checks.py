@@ -77,7 +77,7 @@ def said_of_selection(folder: Path, *overrides: str) -> str:
         ("selection={name: random, options: {d: 3}}", "selection.options.d: got 3; random takes no options"),
         (
             "selection={name: energy-aware, options: {charge: 0.3}}",
-            "selection.options.charge: got 0.3; energy-aware takes charge_floor, temperature_c, power_w, ",
+            "selection.options.charge: got 0.3; did you mean charge_floor or charge_weight? energy-aware takes ",
         ),
         (
             "selection={name: energy-aware, options: {charge_floor: 30}}",
@@ -88,7 +88,7 @@ def said_of_selection(folder: Path, *overrides: str) -> str:
             "selection.name=pyramidfl-like",
             "policy.name: got 'balanced'; a policy that does not plan the round, such as ",
         ),
-        ("selection={name: random, count: 3}", "selection.count: got 3; at most 2, the boards of the fleet"),
+        ("selection={name: random, count: 3}", "selection.count: got 3; from 1 to 2, the boards of the fleet"),
         ("selection.over_commit=1.5", "selection.over_commit: got 1.5; 1, or a selection.count: without one every"),
         ("selection.count=1", "selection.count: got 1; none, because `all` takes every board, or a selection.name "),
     ],
@@ -101,7 +101,7 @@ def test_the_whole_check_looks_at_the_selection(tmp_path):
     path = tmp_path / "exp.yaml"
     path.write_text(SMALL, encoding="utf-8")
 
-    with pytest.raises(BadInput, match=r"selection.count: got 9; at most 2"):
+    with pytest.raises(BadInput, match=r"selection.count: got 9; from 1 to 2"):
         experiment_checks.check_experiment(load_experiment(path, ["selection={name: random, count: 9}"]))
 
 

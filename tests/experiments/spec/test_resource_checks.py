@@ -77,7 +77,7 @@ def refused_memory(tmp_path: Path, memory: str = "", entry: str = "", more: str 
 
 
 def test_a_smallest_batch_above_the_batch_is_refused(tmp_path):
-    assert "min_batch: got 32; at most 16" in refused_memory(tmp_path, "min_batch: 32")
+    assert "min_batch: got 32; from 1 to 16" in refused_memory(tmp_path, "min_batch: 32")
 
 
 def test_a_board_in_which_nothing_fits_is_refused_with_what_would(tmp_path):
@@ -184,7 +184,10 @@ def test_a_rate_that_no_board_keeps_up_with_is_told_with_the_most_that_one_does(
     [
         ("cost: resnet, rate_hz: 60, latency_s: 0.8", "cost: got 'resnet'; known: .*resnet50-imagenet"),
         ("cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8, model: digits", "model: got 'digits'.*digits-cnn"),
-        ("cost: resnet50-imagenet, rate_hz: 60, latency_s: 1001", "latency_s: got 1001 s; at most 1000 s"),
+        (
+            "cost: resnet50-imagenet, rate_hz: 60, latency_s: 1001",
+            "latency_s: got 1001 s; more than 0 and at most 1000 s",
+        ),
         ("cost: resnet50-imagenet, rate_hz: 60, latency_s: 30, batch_sizes: [1, 1000]", "batch_sizes: got 1000; "),
     ],
 )

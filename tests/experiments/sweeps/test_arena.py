@@ -1,10 +1,13 @@
 """The arena's three protocols, on made-up courses of runs."""
 
+import dataclasses
+
 import pytest
 
 from experiments.report.run.loaded_runs import Course
 from experiments.report.run.sweep_report import list_arena_tables
-from experiments.sweeps.arena import find_quality, judge_variants
+from experiments.sweeps.arena import find_quality, judge_variants, read_courses
+from fedge.errors import BadInput
 
 SLOW = Course((0.5, 0.8, 0.9, 0.9, 0.9), (10.0, 20.0, 30.0, 40.0, 50.0), (1.0, 2.0, 3.0, 4.0, 5.0))
 QUICK = Course((0.5, 0.8, 0.9, 0.9, 0.9), (5.0, 10.0, 15.0, 20.0, 25.0), (0.5, 1.0, 1.5, 2.0, 2.5))
@@ -48,6 +51,28 @@ def test_a_course_that_still_rises_reaches_the_default_target():
 
     assert found.target == pytest.approx(0.70)
     assert [(row.seconds.reached, row.joules.reached) for row in found.rows] == [(1, 1), (1, 1)]
+
+
+def test_a_metric_of_the_users_own_is_no_share():
+    better = dataclasses.replace(SLOW, accuracy=(20.0, 25.0, 31.5, 31.5, 31.5))
+    courses = {"a": {1: dataclasses.replace(SLOW, accuracy=(20.0, 25.0, 30.0, 30.0, 30.0))}, "b": {1: better}}
+
+    (table,) = list_arena_tables(judge_variants(courses, target=30.0, metric="psnr"), "swept")
+
+    assert table.title.startswith("arena: psnr within ")
+    assert table.title.endswith("; cost to 30.0")
+    assert table.heads[2] == "psnr"
+    assert [cell.plain_text for cell in table.rows[1][2:4]] == ["31.5", "+1.50"]
+
+
+def test_a_target_in_percent_is_refused():
+    with pytest.raises(BadInput, match="--target-accuracy: got 90; from 0 to 1"):
+        judge_variants({"a": {1: SLOW}}, target=90.0)
+
+
+def test_a_folder_that_is_no_sweep_says_how_to_make_one(tmp_path):
+    with pytest.raises(BadInput, match=rf"got no sweep; .*`fedge sweep FILE --folder {tmp_path}` makes one"):
+        read_courses(tmp_path)
 
 
 def test_a_disturbed_fleet_is_judged_by_the_same_numbers():

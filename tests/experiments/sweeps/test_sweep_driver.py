@@ -196,7 +196,7 @@ def test_a_search_goes_on_with_the_same_variants(write_sweep, tmp_path, runs):
         ({"grid": {"policy": ["maxx"]}}, "sweep.yaml: maxx: policy.name: got 'maxx'"),
         (
             {"grid": POLICIES, "figures": ["energy"]},
-            "sweep.yaml: figures: got 'energy'; figures of a run: seed, rounds",
+            "sweep.yaml: figures: got 'energy'; did you mean energy_j. figures of a run: seed, rounds",
         ),
     ],
 )

@@ -43,7 +43,9 @@ def test_no_alias_is_taken_twice_or_hides_a_board():
 def test_an_unknown_board_lists_the_known_ones():
     with pytest.raises(UnknownName) as caught:
         find("orin-max", where="fleet[0].device")
-    assert str(caught.value).startswith("fleet[0].device: got 'orin-max'; known: agx-orin-32gb")
+    assert str(caught.value).startswith(
+        "fleet[0].device: got 'orin-max'; did you mean orin-nx or orin-nano? known: agx-orin-32gb"
+    )
     assert "agx-orin," in str(caught.value)
 
 

@@ -57,7 +57,10 @@ def test_a_name_is_enough(tmp_path):
     ("text", "message"),
     [
         ("{}", "at least 'board: NAME'"),
-        ("board: nano\nsocket: /x\n", "node.yaml: socket: got an unknown key; known here: board, device, power_socket"),
+        (
+            "board: nano\nsocket: /x\n",
+            "node.yaml: socket: got an unknown key; did you mean power_socket or .* known here: board, device",
+        ),
         ("board: 'two words'\n", "node.yaml: board: got 'two words'"),
         ("board: nano\nsample_hz: 100\n", "node.yaml: sample_hz: got 100"),
         ("board: [", "text that is not YAML"),

@@ -140,7 +140,7 @@ def test_what_a_mod_spoils_fails_its_client_alone(mod, reason):
     ("mods", "changes", "complaint"),
     [
         (["secaggplus_mod"], {}, r"mods\[0\].name: got 'secaggplus_mod'; no such mod: .* former workflows"),
-        (["clipping_mod"], {}, r"mods\[0\].name: got 'clipping_mod'; known: LocalDpMod"),
+        (["clipping_mod"], {}, r"mods\[0\].name: got 'clipping_mod'; did you mean .*\? known: LocalDpMod"),
         ([{"name": "LocalDpMod", "options": {"epsilon": 1}}], {}, r"mods\[0\].options: .*what LocalDpMod takes"),
         ([{"name": "message_size_mod", "options": {"x": 1}}], {}, r"mods\[0\].options: .*a function without options"),
         (["adaptiveclipping_mod"], {}, r"mods: got adaptiveclipping_mod without .*strategy.name: Differential"),

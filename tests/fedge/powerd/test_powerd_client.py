@@ -4,6 +4,7 @@ import json
 import socket
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,15 +89,15 @@ def test_each_call_sends_its_verb_and_only_what_was_given(path):
 def test_a_refusal_is_an_error_with_its_kind_and_what_was_read_back(path):
     reply = {"ok": False, "error": {"kind": "did-not-stick", "text": "it reads 5", "got": 5}}
     Scripted(path, [json.dumps(reply).encode() + b"\n"])
-    with pytest.raises(PowerdError, match="it reads 5") as caught:
-        PowerdClient(str(path)).set_mode({"cores": 2})
+    with closing(PowerdClient(str(path))) as client, pytest.raises(PowerdError, match="it reads 5") as caught:
+        client.set_mode({"cores": 2})
     assert (caught.value.kind, caught.value.got) == ("did-not-stick", 5)
 
 
 def test_what_a_daemon_says_reaches_no_terminal_with_control_characters(path):
     Scripted(path, [json.dumps({"error": {"kind": "failed", "text": "a\x1b[2J\n b"}}).encode() + b"\n"])
-    with pytest.raises(PowerdError) as caught:
-        PowerdClient(str(path)).get()
+    with closing(PowerdClient(str(path))) as client, pytest.raises(PowerdError) as caught:
+        client.get()
     assert caught.value.text == "a?[2J b"
 
 

@@ -161,6 +161,16 @@ def test_beyond_its_size_the_oldest_are_dropped_and_counted(tmp_path):
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == spool.size <= 3 * size
 
 
+def test_every_trouble_with_the_disk_is_logged_once(tmp_path, monkeypatch, caplog):
+    spool = Spool(tmp_path, 10**6, HOUR)
+    for trouble in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", disk_full)
+            assert not any(spool.put(seq, batch(seq), T0) for seq in (4 * trouble + 1, 4 * trouble + 2))
+        assert spool.put(4 * trouble + 3, batch(4 * trouble + 3), T0)
+    assert caplog.text.count("the spool cannot be written") == 2
+
+
 def test_what_is_too_old_is_dropped_and_counted(tmp_path):
     spool = Spool(tmp_path, 10**6, 60.0)
     for seq in range(5):

@@ -168,3 +168,13 @@ def test_what_a_full_battery_cannot_take_during_the_download_is_not_there_for_th
     settled = settle_columns(work, full, ends, late=LateReplySpec(), deadline_s=None, wanted=None)
 
     assert settled.batteries.left_j == pytest.approx([3600.0 - 200.0 * (25.0 - 10.0)])
+
+
+@pytest.mark.parametrize(("left_j", "at_s", "flat"), [(11.0, 11.0 / 3.0, True), (13.0, 4.0, False)])
+def test_the_radio_drains_a_battery_evenly_over_both_transfers(left_j, at_s, flat):
+    idle = stack_reports([None], [1.0])
+    work = dataclasses.replace(idle, down_s=np.array([1.0]), up_s=np.array([3.0]), radio_j=np.array([8.0]))
+
+    ends = find_ends(work, np.array([math.inf]), stack_batteries([BatteryCharge(BatterySpec(capacity_wh=1.0), left_j)]))
+
+    assert (ends.at_s.item(), ends.flat.item()) == (pytest.approx(at_s), flat)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
-from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.client_rows import RoundStart, _compute_moved_mb
+from fedge.telemetry.round_columns import CompletedWork
 from fedge.telemetry.settlement import (
     NO_CUTOFF,
     RealCutoff,
@@ -104,6 +105,17 @@ def test_a_cancelled_board_is_booked_until_enough_others_are_done():
     assert b.energy_j == pytest.approx(11.5 * 9.0 + 0.25 * LINK.radio_j + 0.5 * IDLE_W)
     # What MAXN would have taken for work that was not done is no comparison.
     assert round_row(settled, (0.1, 0.9)).maxn_energy_j is None
+
+
+@pytest.mark.parametrize(
+    ("down_s", "spent_down_s", "spent_up_s", "moved_mb"),
+    [(0.5, 0.25, 0.0, 25.0), (0.5, 0.5, 0.75, 65.0), (0.0, 0.0, 0.75, 65.0), (0.5, 0.5, 1.5, 80.0)],
+)
+def test_a_client_that_is_cut_off_during_a_transfer_has_moved_a_part(down_s, spent_down_s, spent_up_s, moved_mb):
+    link = dataclasses.replace(LINK, down_s=down_s)
+    spent = CompletedWork(spent_down_s, work_s=0.0, up_s=spent_up_s, work_j=0.0, radio_j=0.0, parts=())
+
+    assert _compute_moved_mb(link, spent) == moved_mb
 
 
 def test_a_late_reply_that_joins_later_is_booked_until_it_is_done():

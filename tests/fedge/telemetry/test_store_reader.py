@@ -185,6 +185,22 @@ def test_sql_sees_parts_and_what_is_not_in_a_part_yet(run):
     assert found[0]["j"] == pytest.approx(2 * traced(1, "a", 3).trace.energy_j)
 
 
+@pytest.mark.parametrize("keep", [slice(0, 300), slice(0, 0), slice(None)])
+def test_a_damaged_part_is_named_with_what_to_do_whoever_reads_it(run, keep):
+    part = run / "store" / "clients" / "000001.parquet"
+    content = bytearray(part.read_bytes())[keep]
+    content[4:40] = bytes(sign ^ 0xFF for sign in content[4:40])
+    part.write_bytes(content)
+
+    for read in (
+        lambda: read_rows(run, ClientRow),
+        lambda: open_run(run).arrow("clients"),
+        lambda: open_run(run).query("select * from clients"),
+    ):
+        with pytest.raises(BadInput, match=rf"^{part}: got a damaged file; .* can be moved away"):
+            read()
+
+
 def test_the_same_rows_as_arrow_pandas_and_records(run):
     with open_run(str(run)) as opened:
         arrow, frame, rows = opened.arrow("clients"), opened.pandas("samples"), opened.rows(ClientRow)
@@ -248,15 +264,16 @@ def test_a_plan_and_the_columns_may_be_asked_for(run):
 
 
 def test_sql_neither_installs_nor_loads_an_extension_by_itself(run):
-    sql = "select current_setting('autoinstall_known_extensions') a, current_setting('autoload_known_extensions') b"
+    settings = ("autoinstall_known_extensions", "autoload_known_extensions", "lock_configuration")
+    sql = "select " + ", ".join(f"current_setting('{name}') {name}" for name in settings)
     with open_run(run) as opened:
-        assert opened.query(sql).to_pylist() == [{"a": False, "b": False}]
+        assert opened.query(sql).to_pylist() == [dict(zip(settings, (False, False, True), strict=True))]
 
 
 def test_a_folder_that_is_no_run_and_a_table_that_is_none_are_refused(run):
     with pytest.raises(BadInput, match="none: got no such folder; the folder of a run"):
         open_run(run / "none")
-    with pytest.raises(BadInput, match="a folder without a run's rows"):
+    with pytest.raises(BadInput, match=r"got a folder without run\.yaml; the folder of a run$"):
         open_run(run.parent)
     with open_run(run) as opened, pytest.raises(UnknownName, match="known: rounds, clients, evaluations, "):
         opened.arrow("rows")

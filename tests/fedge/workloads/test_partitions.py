@@ -121,7 +121,7 @@ def test_shards_show_a_client_about_as_many_classes_as_shards():
 
 
 def test_more_shards_than_samples_are_refused_with_the_most_that_fit():
-    with pytest.raises(BadInput, match="at most 5 for 50 samples on 10 clients"):
+    with pytest.raises(BadInput, match="from 1 to 5 for 50 samples on 10 clients"):
         parts_of(labels_of(50), 10, partition="shards", shards_per_client=6)
 
 

@@ -45,7 +45,7 @@ def _own_module(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("tensorbord", {}, "exporters[0].name: got 'tensorbord'; known: "),
+        ("tensorbord", {}, "exporters[0].name: got 'tensorbord'; did you mean tensorboard? known: "),
         ("tensorboard", {"dir": "x"}, "exporters[0].options.dir: got an unknown option; tensorboard takes out"),
         (
             "mlflow",

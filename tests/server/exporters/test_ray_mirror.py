@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import write_progress
 from fedge.telemetry.store import RunTables
 from server.exporters.ray_boards import ActorLayout, BoardFigures, FleetFigures, _group_by_task
-from server.exporters.ray_mirror import MirrorState, RayMirror
+from server.exporters.ray_mirror import ActorProcess, MirrorState, RayMirror
 
 DEVICES = {"nano-1": "nano", "nano-2": "nano", "xavier-nx-1": "xavier-nx"}
 EXPERIMENT = Experiment(
@@ -202,6 +203,16 @@ def _until(what: Callable[[], Any], want: Any) -> None:
             return
         time.sleep(0.2)
     assert seen == want
+
+
+def test_a_killed_process_leaves_no_open_pipe(tmp_path, monkeypatch):
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: start(["sleep", "60"], **options))
+    child = ActorProcess("here", ActorLayout("run", {}, {}, 0), tmp_path / "log")
+    child._process.stdin.write("figures that nobody reads")
+    child.kill()
+
+    assert child._process.stdin.closed
 
 
 @pytest.mark.slow

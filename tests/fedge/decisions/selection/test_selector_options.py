@@ -36,7 +36,7 @@ def test_what_is_given_replaces_the_default_and_an_option_without_one_stays_away
         (
             "tifl",
             {"tier": 2.0},
-            "selection.options.tier: got 2; tifl takes tiers, credits, interval; did you mean tiers?",
+            "selection.options.tier: got 2; did you mean tiers? tifl takes tiers, credits, interval",
         ),
         ("tifl", {"tiers": 2.5}, "selection.options.tiers: got 2.5; a whole number of at least 1"),
         ("tifl", {"credits": float("inf")}, "selection.options.credits: got inf; a whole number of at least 1"),
