@@ -417,6 +417,7 @@ class Energy:
         total_power: Formula of the rails that the energy is of.
         gaps: Intervals without a sample that were longer than three sampling periods.
         longest_gap_s: Longest interval between two samples.
+        unseen_s: Length of the gaps together.
         throttled: Whether a throttling event happened in the window.
         power_se_log: Standard error of the mean power in log units, from the scatter of the samples.
     """
@@ -432,6 +433,7 @@ class Energy:
     mode_changes: int = 0
     peak_c: float | None = None
     power_se_log: float = 0.0
+    unseen_s: float = 0.0
 
     @property
     def mean_w(self) -> float:
