@@ -86,9 +86,14 @@ class ClientSetup:
         share = 1.0 if request.goal is None else request.goal.share
         return self.steps_at(scale) if share == 1.0 else max(1, round(share * self.steps_at(scale)))
 
+    def rule_out_narrowing(self) -> ClientSetup:
+        """Return the client whose worker cannot narrow the network, whatever its fleet entry says."""
+        assert self.scaling is not None
+        return dataclasses.replace(self, scaling=dataclasses.replace(self.scaling, width=1.0, can_narrow=lambda: False))
+
     def limit_width(self, request: RequestMessage) -> ClientSetup:
         """Return the client for a round in which it trains no wider network than the goal asks for."""
-        width = 1.0 if request.goal is None else request.goal.width
+        width = 1.0 if request.goal is None or request.state.whole_only else request.goal.width
         if self.scaling is None or width >= self.scaling.width:
             return self
         return dataclasses.replace(self, scaling=self.scaling.limit_width(width))
