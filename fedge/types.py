@@ -601,6 +601,7 @@ class Front:
         encode_j: Energy of encoding it, part of ``radio_j`` if it is encoded.
         fixed_share: Part of every point's work that a round takes whatever its steps: the warm-up.
         narrow: The narrower networks that the client may be asked for.
+        width: Share of every layer's channels that the client trains unless it is asked for less.
     """
 
     points: tuple[FrontPoint, ...]
@@ -617,6 +618,7 @@ class Front:
     encode_j: float = 0.0
     fixed_share: float = 0.0
     narrow: tuple[NarrowOffer, ...] = ()
+    width: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

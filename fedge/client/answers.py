@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 from fedge.client.client_setup import ClientSetup, DeviceOpener, RoundConditions, build_first_front
+from fedge.client.evidence import set_link
 from fedge.client.inference_service import InferenceWork
 from fedge.client.memory_scaling import (
     ScaleAttempt,
@@ -154,6 +155,7 @@ def run_attempts(
             assert asked.scaling is not None
             assert attempt is not None
             setup, width = setup.rule_out_narrowing(), asked.scaling.width
+            assert setup.scaling is not None
             request = dataclasses.replace(request, state=dataclasses.replace(request.state, whole_only=True))
             if width < 1.0:
                 return (yield from _answer_refusal(setup, request, error, width=width, open_device=open_device)), None
@@ -204,7 +206,8 @@ def _update_front(
     if setup.scaling is None or attempt is None or answer.front is None or answer.state is None:
         return answer
     if not will_change_scale(setup.scaling, attempt, answer.state):
-        return dataclasses.replace(answer, front=setup.offer_narrow(answer.front, attempt, answer.state))
+        front = set_link(answer.front, setup.plan_transfer(request, attempt.scale))
+        return dataclasses.replace(answer, front=setup.offer_narrow(front, attempt, answer.state))
     following = choose_first_attempt(setup.scaling, answer.state)
     request = dataclasses.replace(request, state=answer.state)
     front = yield from build_first_front(setup, request, following, open_device)

@@ -99,10 +99,18 @@ class ClientSetup:
         return dataclasses.replace(self, scaling=self.scaling.limit_width(width))
 
     def offer_narrow(self, front: Front, attempt: ScaleAttempt | None, state: ClientState) -> Front:
-        """Return a front at the scale of an attempt with the narrower networks that the plan may ask for."""
+        """Return a front at the scale of an attempt, with its width and what narrower networks cost."""
         if self.scaling is None or attempt is None or not self.scaling.is_width_planned:
             return front
-        return dataclasses.replace(front, narrow=build_narrow_offers(self.scaling, attempt, state))
+        offers = build_narrow_offers(self.scaling, attempt, state)
+        return dataclasses.replace(front, narrow=offers, width=attempt.scale.width)
+
+    def plan_transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
+        """Return the use of the link in the next round: a plan of widths sends a client only what it trains."""
+        if self.scaling is None or scale is None or not self.scaling.is_width_planned:
+            return self.transfer(request, scale)
+        narrow = dataclasses.replace(self, scaling=self.scaling.limit_width(scale.width))
+        return narrow.transfer(request, scale)
 
     def transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
         """Return the use of the link in a round at a scale.
@@ -266,7 +274,7 @@ def build_first_front(
         own_measurements=own_measurements,
         peer_measurements=peers,
         steps=setup.steps_at(context.scale) + warm_up_steps(own_measurements),
-        link=setup.transfer(request, context.scale),
+        link=setup.plan_transfer(request, context.scale),
         used_again=not peers,
     )
     return setup.offer_narrow(front, attempt, request.state)

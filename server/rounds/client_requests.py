@@ -175,7 +175,7 @@ class FleetRequests:
         may = {board.name: board.entry.width for board in list_boards(self.experiment)}
         whole = {name for name, state in states.items() if state.whole_only}
         widths = {name: 1.0 if name in whole else min(goal.width, may[name]) for name, goal in goals.items()}
-        models = {width: take_leading(arrays, self.narrow(width)) for width in {*widths.values()} - {1.0}}
+        models = {width: _cut_model(arrays, self.narrow, width) for width in {*widths.values()} - {1.0}}
         return {name: models.get(width, arrays) for name, width in widths.items()}
 
     @property
@@ -265,6 +265,14 @@ class FleetRequests:
         }
         peers = {peer.name: ClientState(peer.measurements) for peer in self.knowledge.peers}
         return {**peers, **states, **own}
+
+
+def _cut_model(arrays: NamedArrays, narrow: NarrowShapes, width: float) -> NamedArrays:
+    """Return the leading part for a width, or the whole model for one that a client's offer made up."""
+    try:
+        return take_leading(arrays, narrow(width))
+    except (BadInput, Refusal):
+        return arrays
 
 
 def omit_unshared(

@@ -226,6 +226,26 @@ def test_after_a_narrow_round_a_client_offers_the_whole_network_again():
     assert narrow.front.maxn.work_s == pytest.approx(whole.front.maxn.work_s, rel=0.1)
 
 
+def test_a_client_whose_memory_narrows_the_network_prices_what_the_plan_will_send_it():
+    limit_mb = 1.07 * needed_mb(TrainingScale(8, 0.5))
+    what = experiment(limit_mb, with_factor(0.8, 1.0), "joint", min_batch=8, widths=[1.0, 0.5, 0.25])
+
+    def play(width: float, state: ClientState | None = None) -> ReplyMessage:
+        goal = RoundGoal("joint", 0, deadline_s=300.0, width=width)
+        ask = RequestMessage("train", 1, 100.0, "joint", state or ClientState(), goal, model_bytes=24_000)
+        return emulated.answer_request(what, 0, ask, arrays())[0]
+
+    first, half = play(1.0), play(0.5)
+    quarter, after = play(0.25), play(0.5, first.state)
+    assert [one.report.memory.used.width for one in (first, half, quarter, after)] == [0.5, 0.5, 0.25, 0.5]
+    assert half.report.link.down_mb < 0.4 * first.report.link.down_mb
+    for answer in (first, half, quarter, after):
+        assert answer.front.width == 0.5
+        assert answer.front.link_s == pytest.approx(half.report.link.down_s + half.report.link.up_s)
+    (offer,) = first.front.narrow
+    assert offer.sent == pytest.approx(quarter.report.link.moved_mb / half.report.link.moved_mb)
+
+
 def test_a_narrow_update_is_encoded_in_its_own_bytes():
     _, trained = planned_round(0.5, "int8")
     narrow = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)
