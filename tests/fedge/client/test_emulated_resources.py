@@ -215,6 +215,7 @@ def test_a_client_trains_and_sends_the_narrow_network_that_the_plan_asks_for():
     (offer,) = whole.front.narrow
     link = narrow.report.link
     assert (link.up_s - link.latency_s) == pytest.approx(offer.sent * (whole.report.link.up_s - link.latency_s))
+    assert narrow.report.true_front.link_s == pytest.approx(link.down_s + link.up_s)
     assert narrow.report.true_front.maxn.work_s == pytest.approx(offer.work * whole.report.true_front.maxn.work_s)
     assert 0.0 < offer.sent < offer.work < 0.7
 
