@@ -246,7 +246,8 @@ def begin_requested_round(
 ) -> Asking[RoundState]:
     """Begin the round of a training request."""
     steps = setup.round_steps(request, context.scale)
-    goal = dataclasses.replace(request.goal or RoundGoal(request.policy, steps), steps=steps)
+    share = steps / setup.steps_at(context.scale)  # the goal's, rounded to whole steps
+    goal = dataclasses.replace(request.goal or RoundGoal(request.policy, steps), steps=steps, share=share)
     state = yield from begin_round(
         context,
         goal=goal,

@@ -220,6 +220,22 @@ def test_a_client_trains_and_sends_the_narrow_network_that_the_plan_asks_for():
     assert 0.0 < offer.sent < offer.work < 0.7
 
 
+def test_a_client_of_one_step_offers_its_whole_share_whatever_part_it_was_asked_for():
+    what = experiment(4 * needed_mb(TrainingScale(8)), with_factor(0.8, 1.0), "joint")
+    work = what.workload.model_copy(update={"local_epochs": 0.001})
+    what = what.model_copy(update={"workload": work})
+    fronts = []
+    for share in (0.25, 1.0, 4.0):
+        goal = RoundGoal("joint", 0, deadline_s=300.0, share=share)
+        ask = RequestMessage("train", 1, 100.0, "joint", ClientState(), goal, model_bytes=24_000)
+        answer, _ = emulated.answer_request(what, 0, ask, arrays())
+        assert answer.report.steps == max(1, share)
+        fronts.append(answer.front)
+    part, whole, more = (front.maxn.work_s for front in fronts)
+    assert part == pytest.approx(whole, rel=0.1)
+    assert more == pytest.approx(whole, rel=0.1)
+
+
 def test_after_a_narrow_round_a_client_offers_the_whole_network_again():
     (whole, _), (narrow, _) = planned_round(1.0), planned_round(0.5)
     assert narrow.front.narrow == whole.front.narrow
