@@ -419,6 +419,7 @@ class Energy:
         total_power: Formula of the rails that the energy is of.
         gaps: Intervals without a sample that were longer than three sampling periods.
         longest_gap_s: Longest interval between two samples.
+        unseen_s: Length of the gaps together.
         throttled: Whether a throttling event happened in the window.
         power_se_log: Standard error of the mean power in log units, from the scatter of the samples.
     """
@@ -434,6 +435,7 @@ class Energy:
     mode_changes: int = 0
     peak_c: float | None = None
     power_se_log: float = 0.0
+    unseen_s: float = 0.0
 
     @property
     def mean_w(self) -> float:
@@ -601,6 +603,7 @@ class Front:
         encode_j: Energy of encoding it, part of ``radio_j`` if it is encoded.
         fixed_share: Part of every point's work that a round takes whatever its steps: the warm-up.
         narrow: The narrower networks that the client may be asked for.
+        width: Share of every layer's channels that the client trains unless it is asked for less.
     """
 
     points: tuple[FrontPoint, ...]
@@ -617,6 +620,7 @@ class Front:
     encode_j: float = 0.0
     fixed_share: float = 0.0
     narrow: tuple[NarrowOffer, ...] = ()
+    width: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class ClientState:
         allowed_s: Seconds per step that the deadlines of its last rounds allowed.
         memory: Memory outcomes of its last attempts to train, oldest first.
         doubts_recalled: Whether its measurements contradict what was recalled from the fleet's knowledge.
+        whole_only: Real boards only: whether its worker refused a narrow network.
     """
 
     measurements: tuple[Measurement, ...] = ()
@@ -46,6 +47,7 @@ class ClientState:
     allowed_s: tuple[float, ...] = ()
     memory: tuple[MemoryObservation, ...] = ()
     doubts_recalled: bool = False
+    whole_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

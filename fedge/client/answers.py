@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 
 from fedge.client.client_setup import ClientSetup, DeviceOpener, RoundConditions, build_first_front
+from fedge.client.evidence import set_link
 from fedge.client.inference_service import InferenceWork
 from fedge.client.memory_scaling import (
     ScaleAttempt,
@@ -21,7 +22,7 @@ from fedge.client.memory_scaling import (
 )
 from fedge.client.prediction_requests import Asking
 from fedge.client.round_state import RoundContext, RoundResult
-from fedge.errors import BoardError, NarrowingRefused, OutOfMemory
+from fedge.errors import NarrowingRefused, OutOfMemory
 from fedge.experiment import FleetEntry, WorkloadSpec
 from fedge.protocols import Device
 from fedge.types import (
@@ -140,19 +141,25 @@ def run_attempts(
         open_device: Prepares the board for the front at the scale of the next round, if that is another one.
 
     Returns:
-        The reply, with ``error`` if every attempt ran out of memory.
-
-    Raises:
-        BoardError: The worker cannot narrow the network, and the server has sent a narrow one.
+        The reply, with ``error`` if every attempt ran out of memory, or if the worker cannot narrow the network and the
+        server has sent a narrow one. Its state tells the next rounds that only the whole one can be trained.
     """
+    if request.state.whole_only and setup.scaling is not None:
+        setup = setup.rule_out_narrowing()
     asked = setup.limit_width(request)
     attempt = first_attempt(asked, request.state)
     while True:
         try:
             answer, trained = yield from run_attempt(asked, attempt)
         except NarrowingRefused as error:
-            asked, attempt = _rule_out_narrowing(asked, attempt, error)
-            setup = asked
+            assert asked.scaling is not None
+            assert attempt is not None
+            setup, width = setup.rule_out_narrowing(), asked.scaling.width
+            assert setup.scaling is not None
+            request = dataclasses.replace(request, state=dataclasses.replace(request.state, whole_only=True))
+            if width < 1.0:
+                return (yield from _answer_refusal(setup, request, error, width=width, open_device=open_device)), None
+            asked, attempt = setup, rechoose_attempt(setup.scaling, attempt)
         except OutOfMemory as error:
             assert asked.scaling is not None
             assert attempt is not None
@@ -162,25 +169,21 @@ def run_attempts(
                 return dataclasses.replace(answer, unfit=following is None), None
             attempt = following
         else:
+            if request.state.whole_only and answer.state is not None:
+                answer = dataclasses.replace(answer, state=dataclasses.replace(answer.state, whole_only=True))
             updated = yield from _update_front(setup, request, attempt, answer=answer, open_device=open_device)
             return updated, trained
 
 
-def _rule_out_narrowing(
-    setup: ClientSetup, attempt: ScaleAttempt | None, refusal: NarrowingRefused
-) -> tuple[ClientSetup, ScaleAttempt]:
-    """Repeat the choice of the attempt for a client whose network cannot be narrowed.
-
-    Raises:
-        BoardError: The server has sent a narrow network.
-    """
-    assert setup.scaling is not None
-    assert attempt is not None
-    if setup.scaling.width < 1.0:
-        got = f"width {setup.scaling.width:g}: got a worker that cannot narrow this network ({refusal})"
-        raise BoardError(f"{got}; right: fleet.width 1, and workload.memory.widths [1]") from refusal
-    scaling = dataclasses.replace(setup.scaling, can_narrow=lambda: False)
-    return dataclasses.replace(setup, scaling=scaling), rechoose_attempt(scaling, attempt)
+def _answer_refusal(
+    setup: ClientSetup, request: RequestMessage, refusal: NarrowingRefused, *, width: float, open_device: DeviceOpener
+) -> Asking[ReplyMessage]:
+    """Return the failed reply to a request with a network of ``width``, with an offer for the whole one."""
+    got = f"width {width:g}: got a worker that cannot narrow this network ({refusal})"
+    error = f"{got}; right: fleet.width 1, and workload.memory.widths [1]; from now on it trains the whole network"
+    state = dataclasses.replace(request.state, rested_at_s=request.start_s)
+    front = yield from build_first_front(setup, request, first_attempt(setup, state), open_device)
+    return ReplyMessage(setup.board.name, front=front, state=state, error=error)
 
 
 def _answer_out_of_memory(
@@ -203,7 +206,8 @@ def _update_front(
     if setup.scaling is None or attempt is None or answer.front is None or answer.state is None:
         return answer
     if not will_change_scale(setup.scaling, attempt, answer.state):
-        return dataclasses.replace(answer, front=setup.offer_narrow(answer.front, attempt, answer.state))
+        front = set_link(answer.front, setup.plan_transfer(request, attempt.scale))
+        return dataclasses.replace(answer, front=setup.offer_narrow(front, attempt, answer.state))
     following = choose_first_attempt(setup.scaling, answer.state)
     request = dataclasses.replace(request, state=answer.state)
     front = yield from build_first_front(setup, request, following, open_device)

@@ -86,18 +86,31 @@ class ClientSetup:
         share = 1.0 if request.goal is None else request.goal.share
         return self.steps_at(scale) if share == 1.0 else max(1, round(share * self.steps_at(scale)))
 
+    def rule_out_narrowing(self) -> ClientSetup:
+        """Return the client whose worker cannot narrow the network, whatever its fleet entry says."""
+        assert self.scaling is not None
+        return dataclasses.replace(self, scaling=dataclasses.replace(self.scaling, width=1.0, can_narrow=lambda: False))
+
     def limit_width(self, request: RequestMessage) -> ClientSetup:
         """Return the client for a round in which it trains no wider network than the goal asks for."""
-        width = 1.0 if request.goal is None else request.goal.width
+        width = 1.0 if request.goal is None or request.state.whole_only else request.goal.width
         if self.scaling is None or width >= self.scaling.width:
             return self
         return dataclasses.replace(self, scaling=self.scaling.limit_width(width))
 
     def offer_narrow(self, front: Front, attempt: ScaleAttempt | None, state: ClientState) -> Front:
-        """Return a front at the scale of an attempt with the narrower networks that the plan may ask for."""
+        """Return a front at the scale of an attempt, with its width and what narrower networks cost."""
         if self.scaling is None or attempt is None or not self.scaling.is_width_planned:
             return front
-        return dataclasses.replace(front, narrow=build_narrow_offers(self.scaling, attempt, state))
+        offers = build_narrow_offers(self.scaling, attempt, state)
+        return dataclasses.replace(front, narrow=offers, width=attempt.scale.width)
+
+    def plan_transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
+        """Return the use of the link in the next round: a plan of widths sends a client only what it trains."""
+        if self.scaling is None or scale is None or not self.scaling.is_width_planned:
+            return self.transfer(request, scale)
+        narrow = dataclasses.replace(self, scaling=self.scaling.limit_width(scale.width))
+        return narrow.transfer(request, scale)
 
     def transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
         """Return the use of the link in a round at a scale.
@@ -233,7 +246,8 @@ def begin_requested_round(
 ) -> Asking[RoundState]:
     """Begin the round of a training request."""
     steps = setup.round_steps(request, context.scale)
-    goal = dataclasses.replace(request.goal or RoundGoal(request.policy, steps), steps=steps)
+    share = steps / setup.steps_at(context.scale)  # the goal's, rounded to whole steps
+    goal = dataclasses.replace(request.goal or RoundGoal(request.policy, steps), steps=steps, share=share)
     state = yield from begin_round(
         context,
         goal=goal,
@@ -261,7 +275,7 @@ def build_first_front(
         own_measurements=own_measurements,
         peer_measurements=peers,
         steps=setup.steps_at(context.scale) + warm_up_steps(own_measurements),
-        link=setup.transfer(request, context.scale),
+        link=setup.plan_transfer(request, context.scale),
         used_again=not peers,
     )
     return setup.offer_narrow(front, attempt, request.state)

@@ -425,7 +425,7 @@ def build_true_front(
     policy does, and with a service uses only modes that sustain it. Attempts that ran out of memory take their time
     whatever the mode, at its power as in the round itself.
     """
-    link = client.setup.transfer(request, context.scale)
+    link = client.setup.limit_width(request).transfer(request, context.scale)
     link_s, maxn_idle_w = link.down_s + link.up_s, context.device.idle_w(context.fastest_mode)
     steps = client.setup.round_steps(request, context.scale)
     conditions = context.scale, steps, link_s, maxn_idle_w, context.includes_low_power, context.lost_s

@@ -229,27 +229,34 @@ def build_front(
 ) -> Front:
     """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
     idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
-    link_s = link.down_s + link.up_s
     front = pareto.build_front(
         predictions,
         steps=steps,
         idle_w=idle_w,
-        link_s=link_s,
+        link_s=0.0,  # set below, with the rest of the link
         maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
-        radio_j=link.radio_j,
         limit=limit,
         power=context.includes_low_power,
     )
     return dataclasses.replace(
-        front,
+        set_link(front, link),
         switch_s=mode_switch_s(own_measurements),
+        fixed_share=min(1.0, warm_up_steps(own_measurements) / steps),
+    )
+
+
+def set_link(front: Front, link: LinkUse) -> Front:
+    """Return the front of a round with other transfers."""
+    return dataclasses.replace(
+        front,
+        link_s=link.down_s + link.up_s,
+        radio_j=link.radio_j,
         up_s=link.up_s,
         latency_s=link.latency_s,
         up_share=link.up_share,
         encode_s=link.encode_s,
         encode_j=link.encode_j,
-        fixed_share=min(1.0, warm_up_steps(own_measurements) / steps),
     )
 
 

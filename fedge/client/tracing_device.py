@@ -18,13 +18,14 @@ from fedge.protocols import Clock, Device
 from fedge.serving.standing_service import ServiceTable
 from fedge.telemetry.trace_operations import (
     PERIOD_S,
+    clip_trace,
     join_traces,
     limit_trace_length,
     make_constant_trace,
     shift_trace,
     trace_from_samples,
 )
-from fedge.types import DeviceSpec, Measurement, PowerMode, SensorSample, ServiceUse, Trace, Workload
+from fedge.types import EMPTY_TRACE, DeviceSpec, Measurement, PowerMode, SensorSample, ServiceUse, Trace, Workload
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,8 @@ def _end_services(worker: WorkerClient, stands: Iterable[str]) -> None:
 
 GAP_PERIODS = 3.0
 # Sampling periods without a sample that count as a gap; the same as for the energy.
+READ_PERIOD_S = 600.0
+"""Seconds of work after which its samples are read: well below the hour for which a sampler keeps them."""
 SampleReader = Callable[[float, float], Sequence[SensorSample]]
 """Returns the samples between two times with the nearest ones around them: ``Sampler.samples_between``."""
 
@@ -187,20 +190,24 @@ class TracingDevice:
     ) -> Measurement:
         if self.service_replies is not None:
             self.service_replies.take_use(0.0)
-        began_s = ended_s = self._clock.now_s()
+        began_s = ended_s = read_s = self._clock.now_s()
+        earlier: list[Trace] = []
 
         def note_end(count: int) -> object:
-            nonlocal ended_s
+            nonlocal ended_s, read_s
             reply = work(count)
             ended_s = self._clock.now_s()
+            if ended_s - read_s >= READ_PERIOD_S:
+                earlier.append(self._read_trace(read_s, ended_s))
+                read_s = ended_s
             return reply
 
         try:
             measured = self._device.measure(workload, steps, note_end, limit_s)
         except BaseException:
-            self._store_part(began_s, self._clock.now_s())
+            self._store_part(began_s, self._clock.now_s(), earlier)
             raise
-        self._store_part(ended_s - measured.work_s, ended_s)
+        self._store_part(ended_s - measured.work_s, ended_s, earlier)
         if self.service_replies is None:
             return measured
         return dataclasses.replace(measured, service=self.service_replies.take_use(measured.work_s))
@@ -217,17 +224,19 @@ class TracingDevice:
             at_s += seconds
         return limit_trace_length(join_traces(traces))
 
-    def _store_part(self, start_s: float, end_s: float) -> None:
-        """Store the samples between ``start_s`` and ``end_s`` at once, since a sampler keeps them only for a while."""
+    def _store_part(self, start_s: float, end_s: float, earlier: Sequence[Trace] = ()) -> None:
+        """Store the trace from ``start_s`` to ``end_s``, whose first stretches may have been read before."""
         if end_s > start_s:
-            seen = self._samples(start_s, end_s)
-            self.parts.append(
-                shift_trace(
-                    trace_from_samples(seen, start_s=start_s, end_s=end_s, period_s=PERIOD_S, gap_s=self._gap_s),
-                    -start_s,
-                )
-            )
+            read_s = max((trace.start_s[-1] + trace.span_s[-1] for trace in earlier if len(trace)), default=start_s)
+            whole = clip_trace(join_traces([*earlier, self._read_trace(read_s, end_s)]), start_s, end_s)
+            self.parts.append(shift_trace(whole, -start_s))
             self.spans_s.append(end_s - start_s)
+
+    def _read_trace(self, start_s: float, end_s: float) -> Trace:
+        if end_s <= start_s:
+            return EMPTY_TRACE
+        seen = self._samples(start_s, end_s)
+        return trace_from_samples(seen, start_s=start_s, end_s=end_s, period_s=PERIOD_S, gap_s=self._gap_s)
 
 
 def _phase_trace(phase: RoundPhase | None) -> tuple[float, Trace]:

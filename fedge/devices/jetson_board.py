@@ -40,15 +40,15 @@ power follows a change of mode with a time constant of 1 s.
 IDLE_S = 5.0
 """Seconds of a measurement of idle power: 50 samples at 10 Hz."""
 ENERGY_WINDOW_S = 60.0
-"""Seconds after which the energy of long work is read from the meter; a default well below the sampler's memory of an
-hour.
-"""
+"""Seconds after which the energy of long work is read from the meter, so that a lost sensor ends it; a default."""
 
 
 class EnergyMeter(Protocol):
     """Meter of energy over a period; ``fedge.devices.sensing.sampler.Sampler`` is the real one."""
 
     def energy_between(self, start_s: float, end_s: float) -> Energy: ...
+
+    def follow(self, start_s: float) -> None: ...
 
     def record_mode_change(self) -> None: ...
 
@@ -153,12 +153,14 @@ class JetsonBoard:
     ) -> Measurement:
         mode = self._mode or self._read_mode()
         since_s = seen_s = self._clock.now_s()
+        self._meter.follow(since_s)  # one step may be a whole training, longer than the meter keeps samples
         chunks, energies = list[TimedChunk](), list[Energy]()
         last, left, spent_s = None, steps, 0.0
         while (count := count_next_steps(last, left, None if limit_s is None else limit_s - spent_s)) > 0:
             if seen_s - since_s >= ENERGY_WINDOW_S:  # up to the previous chunk, whose next sample has already arrived
                 energies.append(self._measure_energy(since_s, seen_s))
                 since_s = seen_s
+                self._meter.follow(since_s)
             seen_s = self._clock.now_s()
             work(count)
             last = TimedChunk(count, self._clock.now_s() - seen_s)

@@ -147,7 +147,7 @@ class FleetRequests:
             goals = {name: dataclasses.replace(goal, compression=fixed) for name, goal in goals.items()}
         asks = self._build_requests(ask, goals, states, histories)
         asks = {name: _add_encoding(each, task) for name, each in asks.items()}
-        models = self._cut_models(task.arrays, goals)
+        models = self._cut_models(task.arrays, goals, states)
         questions = {
             name: OutgoingRequest(
                 each,
@@ -166,13 +166,16 @@ class FleetRequests:
         }
         return refuse_outliers(valid, task.arrays)
 
-    def _cut_models(self, arrays: NamedArrays, goals: Mapping[str, RoundGoal]) -> dict[str, NamedArrays]:
+    def _cut_models(
+        self, arrays: NamedArrays, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
+    ) -> dict[str, NamedArrays]:
         """Return the model that each client receives: the part that it may train, one object for all of a width."""
         if self.narrow is None:
             return dict.fromkeys(goals, arrays)
         may = {board.name: board.entry.width for board in list_boards(self.experiment)}
-        widths = {name: min(goal.width, may[name]) for name, goal in goals.items()}
-        models = {width: take_leading(arrays, self.narrow(width)) for width in {*widths.values()} - {1.0}}
+        whole = {name for name, state in states.items() if state.whole_only}
+        widths = {name: 1.0 if name in whole else min(goal.width, may[name]) for name, goal in goals.items()}
+        models = {width: _cut_model(arrays, self.narrow, width) for width in {*widths.values()} - {1.0}}
         return {name: models.get(width, arrays) for name, width in widths.items()}
 
     @property
@@ -262,6 +265,14 @@ class FleetRequests:
         }
         peers = {peer.name: ClientState(peer.measurements) for peer in self.knowledge.peers}
         return {**peers, **states, **own}
+
+
+def _cut_model(arrays: NamedArrays, narrow: NarrowShapes, width: float) -> NamedArrays:
+    """Return the leading part for a width, or the whole model for one that a client's offer made up."""
+    try:
+        return take_leading(arrays, narrow(width))
+    except (BadInput, Refusal):
+        return arrays
 
 
 def omit_unshared(

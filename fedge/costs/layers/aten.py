@@ -105,6 +105,9 @@ KINDS: dict[str, str] = {
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Functions that torch decomposes into single steps, but that are counted as one layer."""
 
+CELLS = {f"{kind}_cell": kind for kind in RECURRENT}
+"""Kind by the name of its cell: one step of one layer, which a network calls in a loop of its own."""
+
 ONLY_FIRST_OUTPUT = frozenset({
     "attention", "batch_norm", "layer_norm", "group_norm", "rms_norm", "max_pool", "adaptive_max_pool", "log_sigmoid",
 })  # fmt: skip

@@ -261,7 +261,7 @@ class _FunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name not in aten.RECURRENT:
+        if name not in aten.RECURRENT and name not in aten.CELLS:
             return func(*args, **kwargs)
         recorder = self.recorder
         recorder.quiet += 1
@@ -271,7 +271,8 @@ class _FunctionMode(TorchFunctionMode):
             recorder.quiet -= 1
         outs = _find_tensors(out)
         recorder.mark_tensors(outs, _find_tensors((args, kwargs)), constant=False)
-        operation = _describe_recurrent(name, args, outs)
+        describe = _describe_cell if name in aten.CELLS else _describe_recurrent
+        operation = describe(name, args, outs)
         if operation is None:
             recorder.report_unknown(f"{name} (packed, or with projections)")
         else:
@@ -386,6 +387,20 @@ def _describe_recurrent(kind: str, args: Sequence[Any], outs: list[Tensor]) -> O
         outputs=(_shape_of(outs[0]),),
         inner=hidden,
         sizes=(sample.numel() // sample.shape[-1], *widths),
+    )
+
+
+def _describe_cell(name: str, args: Sequence[Any], outs: list[Tensor]) -> Operation:
+    """Describe one step of a recurrent layer; the arguments are input, state, and the weights."""
+    sample, state, weights = args[0], _find_tensors(args[1]), _find_tensors(args[2:])
+    width = sample.shape[-1]
+    return Operation(
+        aten.CELLS[name],
+        activations=tuple(_shape_of(tensor) for tensor in (sample, *state)),
+        weights=tuple(_shape_of(weight) for weight in weights),
+        outputs=tuple(_shape_of(tensor) for tensor in outs),
+        inner=state[0].shape[-1],
+        sizes=(sample.numel() // width, width),
     )
 
 

@@ -111,7 +111,7 @@ def plan_joint(
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
     done = set_deadline(goal, found.deadline_s, found.feasible)
     working = np.flatnonzero(found.option >= 0).tolist()
-    goals = {columns.boards[i]: _build_goal(done, options[found.option[i]]) for i in working}
+    goals = {columns.boards[i]: _build_goal(done, options[found.option[i]], known[i].width) for i in working}
     plan = _build_plan(goals, found, offered=len(columns), unknown=unknown, maxn=compute_maxn_round(columns, known))
     shares_w = {columns.boards[i]: float(problem.power_w[i, found.mode[i]]) for i in working}
     return set_power_shares(plan, shares_w, equal_w)
@@ -249,8 +249,10 @@ def _read_limits(goal: RoundGoal, power_w: float | None) -> JointLimits:
     )
 
 
-def _build_goal(goal: RoundGoal, option: WorkOption) -> RoundGoal:
-    return dataclasses.replace(goal, share=option.share, compression=option.encoding.compression, width=option.width)
+def _build_goal(goal: RoundGoal, option: WorkOption, offered_width: float) -> RoundGoal:
+    """Return the goal of an option; whoever can train no more than ``offered_width`` receives no more."""
+    width = min(option.width, offered_width)
+    return dataclasses.replace(goal, share=option.share, compression=option.encoding.compression, width=width)
 
 
 def _build_plan(

@@ -69,6 +69,7 @@ def integrate_energy(
     # Where no sample lies outside, the end of the window takes its place.
     knots = [*([start_s] if times[0] >= start_s else []), *times, *([end_s] if times[-1] <= end_s else [])]
     stretches = [b - a for a, b in pairwise(knots)]
+    gaps = [stretch for stretch in stretches if stretch > GAP_PERIODS * period_s]
     hottest = [at_c for sample in inside or around if (at_c := sample.hottest_c) is not None]
     return Energy(
         start_s=start_s,
@@ -76,8 +77,9 @@ def integrate_energy(
         energy_j=_energy_j(inside, around, start_s, end_s),
         samples=len(inside),
         total_power=total_power,
-        gaps=sum(stretch > GAP_PERIODS * period_s for stretch in stretches),
+        gaps=len(gaps),
         longest_gap_s=max(stretches),
+        unseen_s=math.fsum(gaps),
         throttled=_has_throttled(around),
         mode_changes=sum(start_s < at_s < end_s for at_s in mode_changes),
         peak_c=max(hottest, default=None),
@@ -88,13 +90,11 @@ def integrate_energy(
 def account_for_gaps(energy: Energy) -> Energy:
     """Widen the standard error of an energy by the uncertainty of its gaps.
 
-    The total length of gaps is bounded by their number times the longest.
-
     Raises:
         SensorLost: More than a tenth of the window is in gaps, of which one is longer than a second.
     """
     whole_s = energy.end_s - energy.start_s
-    unseen = min(energy.gaps * energy.longest_gap_s / whole_s, 1.0)
+    unseen = min(energy.unseen_s / whole_s, 1.0)
     if unseen > MOST_UNSEEN and min(energy.longest_gap_s, whole_s) > MOST_UNSEEN_S:
         raise SensorLost(
             f"{energy.samples} power samples in {whole_s:.1f} s, {energy.gaps} gaps, the longest "
@@ -118,6 +118,7 @@ def join_windows(parts: Sequence[Energy]) -> Energy:
         samples=sum(part.samples for part in parts),
         gaps=sum(part.gaps for part in parts),
         longest_gap_s=max(part.longest_gap_s for part in parts),
+        unseen_s=math.fsum(part.unseen_s for part in parts),
         throttled=any(part.throttled for part in parts),
         mode_changes=sum(part.mode_changes for part in parts),
         peak_c=max((part.peak_c for part in parts if part.peak_c is not None), default=None),

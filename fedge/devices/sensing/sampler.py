@@ -7,10 +7,11 @@ import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Self
 
-from fedge.devices.sensing.energy_integral import GAP_PERIODS, integrate_energy, is_covered
+from fedge.devices.sensing.energy_integral import GAP_PERIODS, integrate_energy, is_covered, join_windows
 from fedge.errors import BadInput, SensorLost
 from fedge.protocols import Clock, PowerSensor
 from fedge.types import Energy, SensorSample
@@ -19,6 +20,8 @@ RATES_HZ = (1.0, 20.0)
 DEFAULT_KEEP_S = 3600.0
 MAX_MODE_CHANGES = 10_000
 """Number of latest mode changes whose times are kept."""
+FOLLOWED_WINDOW_S = 60.0
+"""Seconds of a window of a followed period: integrating 600 samples takes milliseconds, which delay no sample."""
 PATIENCE_S = 1.0
 """Seconds beyond three sampling periods for which ``energy_between`` waits for the sample after its end: reading a slow
 power monitor, or a busy board, delays a sample by less.
@@ -38,6 +41,7 @@ class Sampler:
         sensor: The sensor; if its ``interval_s`` is longer than a period, it is used as the period when gaps are
             judged.
         hz: Sampling rate, 1 to 20 Hz.
+        keep_s: Seconds for which samples are kept.
 
     Raises:
         BadInput: The rate is out of range.
@@ -54,6 +58,10 @@ class Sampler:
         self._changed = threading.Condition()
         self._samples: deque[SensorSample] = deque(maxlen=max(2, math.ceil(keep_s * hz)))
         self._mode_changes: deque[float] = deque(maxlen=MAX_MODE_CHANGES)
+        self._window_s = min(FOLLOWED_WINDOW_S, keep_s / 2)
+        self._followed_s = math.inf
+        self._past: list[Energy] = []
+        """Energy since ``_followed_s`` in adjacent windows, each to the time of a sample."""
         self._error: Exception | None = None
         """Error of the last read that failed."""
         self._failing = False
@@ -85,6 +93,14 @@ class Sampler:
         with self._changed:
             self._mode_changes.append(self._clock.now_s() if at_s is None else at_s)
 
+    def follow(self, start_s: float) -> None:
+        """Integrate from ``start_s`` on as samples arrive, so that ``energy_between(start_s, ...)`` may come late.
+
+        Samples are kept for ``keep_s`` only. Each call ends the one before. A day takes half a megabyte.
+        """
+        with self._changed:
+            self._followed_s, self._past = start_s, []
+
     def energy_between(self, start_s: float, end_s: float) -> Energy:
         """Integrate energy over [start_s, end_s]; waits for a limited time for a sample at or after the end.
 
@@ -95,18 +111,12 @@ class Sampler:
         with self._changed:
             self._changed.wait_for(lambda: self._looked_s >= end_s or self._stop.is_set(), self._limit_s(end_s))
             samples, changes, error, failing = list(self._samples), list(self._mode_changes), self._error, self._failing
+            past = [part for part in self._past if part.end_s < end_s] if start_s == self._followed_s else []
         seen_s = samples[-1].at_s if samples else -math.inf
         blind = failing and seen_s < end_s - GAP_PERIODS * self.period_s
         if error is not None and (blind or not is_covered(samples, start_s, end_s, self.period_s)):
             raise SensorLost(f"no power sample from {max(start_s, seen_s):.3f} to {end_s:.3f} s: {error}") from error
-        return integrate_energy(
-            samples,
-            start_s=start_s,
-            end_s=end_s,
-            period_s=self.period_s,
-            total_power=self.total_power,
-            mode_changes=changes,
-        )
+        return join_windows([*past, self._integrate(samples, past[-1].end_s if past else start_s, end_s, changes)])
 
     def samples(self) -> tuple[SensorSample, ...]:
         """Return the kept samples, the oldest first."""
@@ -119,6 +129,24 @@ class Sampler:
         at_s = attrgetter("at_s")
         first, after = bisect_left(kept, start_s, key=at_s), bisect_right(kept, end_s, key=at_s)
         return kept[max(0, first - 1) : after + 1]
+
+    def _integrate(
+        self, samples: Sequence[SensorSample], start_s: float, end_s: float, mode_changes: Sequence[float]
+    ) -> Energy:
+        return integrate_energy(
+            samples,
+            start_s=start_s,
+            end_s=end_s,
+            period_s=self.period_s,
+            total_power=self.total_power,
+            mode_changes=mode_changes,
+        )
+
+    def _integrate_followed(self) -> None:
+        """Integrate the followed period up to the newest sample if a window is complete."""
+        start_s, end_s = self._past[-1].end_s if self._past else self._followed_s, self._samples[-1].at_s
+        if end_s - start_s >= self._window_s:
+            self._past.append(self._integrate(list(self._samples), start_s, end_s, self._mode_changes))
 
     def _limit_s(self, end_s: float) -> float:
         return max(end_s - self._clock.now_s(), 0.0) + GAP_PERIODS * self.period_s + PATIENCE_S
@@ -145,6 +173,7 @@ class Sampler:
             # A sensor that is slower than the sampling rate returns the same sample again.
             if not self._samples or sample.at_s > self._samples[-1].at_s:
                 self._samples.append(sample)
+                self._integrate_followed()
             self._failing, self._looked_s = False, max(self._looked_s, sample.at_s)
             self._changed.notify_all()
 

@@ -1,5 +1,6 @@
 """A real board that runs out of memory, with the real daemon and worker: smaller tries at once, learnt for later."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,8 +21,8 @@ from fedge.client.memory_scaling import ScaleAttempt
 from fedge.client.prediction_requests import Asking, run_alone
 from fedge.devices.jetson_board import IdlePowerStore
 from fedge.devices.local_board import name_meter, open_local_board
-from fedge.errors import BoardError, NarrowingRefused, OutOfMemory
-from fedge.experiment import Experiment
+from fedge.errors import NarrowingRefused, OutOfMemory
+from fedge.experiment import Experiment, PolicySpec
 from fedge.modes import build_grid
 from fedge.types import RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
@@ -183,11 +184,14 @@ def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did
 
 
 def attempts_of(
-    what: Experiment, answer: Callable[[ScaleAttempt], Answer], goal: RoundGoal | None = None
+    what: Experiment,
+    answer: Callable[[ScaleAttempt], Answer],
+    goal: RoundGoal | None = None,
+    state: ClientState | None = None,
 ) -> tuple[ReplyMessage, TrainResult | None]:
     """Run a round's attempts on the client of an emulated board with the same network."""
     client = emulated.load_client(what, 0)
-    ask = RequestMessage("train", 1, 0.0, "maxn", model_bytes=24_000, goal=goal)
+    ask = RequestMessage("train", 1, 0.0, "maxn", state or ClientState(), model_bytes=24_000, goal=goal)
 
     def run_attempt(_: ClientSetup, attempt: ScaleAttempt | None) -> Asking[Answer]:
         yield from ()
@@ -224,20 +228,32 @@ def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on()
 
 @pytest.mark.parametrize("guard", [True, False])
 @pytest.mark.parametrize("planned", [True, False])
-def test_a_width_that_the_worker_refuses_fails_the_round_with_what_to_change(*, guard, planned):
+def test_a_width_that_the_worker_refuses_fails_one_round_and_the_next_trains_the_whole_network(*, guard, planned):
     """The whole network, which could be trained instead, was not sent."""
     tried = list[TrainingScale]()
 
-    def refuse(attempt: ScaleAttempt) -> Answer:
+    def refuse_narrow(attempt: ScaleAttempt) -> Answer:
         tried.append(attempt.scale)
-        raise NarrowingRefused("a layer it does not know")
+        if attempt.scale.width < 1.0:
+            raise NarrowingRefused("a layer it does not know")
+        return ReplyMessage("board", state=ClientState()), None
 
     what = built_in(guard=guard)
+    what = what.model_copy(update={"policy": PolicySpec(name="joint")})
     if not planned:
         what = what.model_copy(update={"fleet": (what.fleet[0].model_copy(update={"width": 0.5}),)})
-    with pytest.raises(BoardError, match=r"width 0\.5: got .*\(a layer it does not know\); right: fleet.width 1"):
-        attempts_of(what, refuse, RoundGoal("joint", 0, width=0.5 if planned else 1.0))
-    assert tried == [TrainingScale(16, 0.5)]
+    goal = RoundGoal("joint", 0, width=0.5 if planned else 1.0)
+    failed, trained = attempts_of(what, refuse_narrow, goal)
+
+    assert trained is None
+    assert re.search(r"width 0\.5: got .*\(a layer it does not know\); right: fleet.width 1", failed.error)
+    assert "from now on it trains the whole network" in failed.error
+    assert failed.state.whole_only
+    assert failed.front.narrow == ()
+    done, _ = attempts_of(what, refuse_narrow, goal, failed.state)
+    assert done.error is None
+    assert done.state.whole_only
+    assert tried == [TrainingScale(16, 0.5), TrainingScale(16)]
 
 
 def test_a_worker_that_died_is_not_tried_again_in_the_same_round():

@@ -215,8 +215,25 @@ def test_a_client_trains_and_sends_the_narrow_network_that_the_plan_asks_for():
     (offer,) = whole.front.narrow
     link = narrow.report.link
     assert (link.up_s - link.latency_s) == pytest.approx(offer.sent * (whole.report.link.up_s - link.latency_s))
+    assert narrow.report.true_front.link_s == pytest.approx(link.down_s + link.up_s)
     assert narrow.report.true_front.maxn.work_s == pytest.approx(offer.work * whole.report.true_front.maxn.work_s)
     assert 0.0 < offer.sent < offer.work < 0.7
+
+
+def test_a_client_of_one_step_offers_its_whole_share_whatever_part_it_was_asked_for():
+    what = experiment(4 * needed_mb(TrainingScale(8)), with_factor(0.8, 1.0), "joint")
+    work = what.workload.model_copy(update={"local_epochs": 0.001})
+    what = what.model_copy(update={"workload": work})
+    fronts = []
+    for share in (0.25, 1.0, 4.0):
+        goal = RoundGoal("joint", 0, deadline_s=300.0, share=share)
+        ask = RequestMessage("train", 1, 100.0, "joint", ClientState(), goal, model_bytes=24_000)
+        answer, _ = emulated.answer_request(what, 0, ask, arrays())
+        assert answer.report.steps == max(1, share)
+        fronts.append(answer.front)
+    part, whole, more = (front.maxn.work_s for front in fronts)
+    assert part == pytest.approx(whole, rel=0.1)
+    assert more == pytest.approx(whole, rel=0.1)
 
 
 def test_after_a_narrow_round_a_client_offers_the_whole_network_again():
@@ -224,6 +241,26 @@ def test_after_a_narrow_round_a_client_offers_the_whole_network_again():
     assert narrow.front.narrow == whole.front.narrow
     assert narrow.front.link_s == whole.front.link_s
     assert narrow.front.maxn.work_s == pytest.approx(whole.front.maxn.work_s, rel=0.1)
+
+
+def test_a_client_whose_memory_narrows_the_network_prices_what_the_plan_will_send_it():
+    limit_mb = 1.07 * needed_mb(TrainingScale(8, 0.5))
+    what = experiment(limit_mb, with_factor(0.8, 1.0), "joint", min_batch=8, widths=[1.0, 0.5, 0.25])
+
+    def play(width: float, state: ClientState | None = None) -> ReplyMessage:
+        goal = RoundGoal("joint", 0, deadline_s=300.0, width=width)
+        ask = RequestMessage("train", 1, 100.0, "joint", state or ClientState(), goal, model_bytes=24_000)
+        return emulated.answer_request(what, 0, ask, arrays())[0]
+
+    first, half = play(1.0), play(0.5)
+    quarter, after = play(0.25), play(0.5, first.state)
+    assert [one.report.memory.used.width for one in (first, half, quarter, after)] == [0.5, 0.5, 0.25, 0.5]
+    assert half.report.link.down_mb < 0.4 * first.report.link.down_mb
+    for answer in (first, half, quarter, after):
+        assert answer.front.width == 0.5
+        assert answer.front.link_s == pytest.approx(half.report.link.down_s + half.report.link.up_s)
+    (offer,) = first.front.narrow
+    assert offer.sent == pytest.approx(quarter.report.link.moved_mb / half.report.link.moved_mb)
 
 
 def test_a_narrow_update_is_encoded_in_its_own_bytes():

@@ -36,14 +36,15 @@ class Slow(ExactDevice):
 
 
 class Seen:
-    """Samples ten times a second: 10 W, more by 0.1 W each second; none from ``blind_s`` to ``sees_s``."""
+    """Ten samples a second, kept an hour: 10 W, more by 0.1 W each second; none from ``blind_s`` to ``sees_s``."""
 
     def __init__(self, clock: SimulatedClock, blind_s: float = 1e9, sees_s: float = 1e9) -> None:
         self._clock, self._blind = clock, (blind_s, sees_s)
 
     def __call__(self, start_s: float, end_s: float) -> Sequence[SensorSample]:
         last = int(min(end_s + 1.0, self._clock.now_s()) / PERIOD_S)
-        times = [k * PERIOD_S for k in range(int(start_s / PERIOD_S), last + 1)]
+        first = int(max(start_s, self._clock.now_s() - 3600.0) / PERIOD_S)
+        times = [k * PERIOD_S for k in range(first, last + 1)]
         return [
             SensorSample(t, 10 + t / 10, {"GPU": 4.0}, {"gpu": 40.0, "cpu": 38.0}, 0.9, 1400.0, 900.0)
             for t in times

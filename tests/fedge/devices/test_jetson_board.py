@@ -93,6 +93,7 @@ class Meter:
     def __init__(self, watts: float = 10.0) -> None:
         self.watts, self.changes = watts, 0
         self.windows: list[tuple[float, float]] = []
+        self.followed: list[float] = []
         self.odd: dict[str, Any] = {}
         """What is odd about every window."""
 
@@ -100,6 +101,9 @@ class Meter:
         self.windows.append((start_s, end_s))
         seen = Energy(start_s, end_s, self.watts * (end_s - start_s), 20, "VDD_IN", power_se_log=0.01, peak_c=51.0)
         return replace(seen, **self.odd)
+
+    def follow(self, start_s: float) -> None:
+        self.followed.append(start_s)
 
     def record_mode_change(self) -> None:
         self.changes += 1
@@ -334,7 +338,7 @@ def test_a_lease_that_fails_is_told_as_what_failed_and_leaves_no_connection(verb
 
 def test_work_and_rest_of_which_the_meter_saw_nearly_nothing_do_not_count(tmp_path):
     bench = Ticking(tmp_path)
-    bench.meter.odd = {"samples": 3, "gaps": 1, "longest_gap_s": 9.8}
+    bench.meter.odd = {"samples": 3, "gaps": 1, "longest_gap_s": 9.8, "unseen_s": 9.8}
 
     with pytest.raises(SensorLost, match=r"3 power samples in 10\.0 s"), bench.board.use_mode(FAST):
         bench.board.measure(WORK, round(10.0 / STEP_S), bench.work)
@@ -360,6 +364,7 @@ def test_the_energy_of_long_work_is_taken_as_it_goes_on_in_parts_without_a_hole(
 
     windows = bench.meter.windows
     assert windows[0][0] == 0.0
+    assert bench.meter.followed == [start_s for start_s, _ in windows]
     assert windows[-1][1] == bench.clock.now_s()
     assert all(earlier[1] == later[0] for earlier, later in pairwise(windows))
     assert max(end_s - start_s for start_s, end_s in windows) < 2 * ENERGY_WINDOW_S

@@ -101,12 +101,15 @@ def test_a_client_receives_the_widest_network_that_it_may_train_and_all_of_a_wid
             sent.update(questions)
             return {}
 
-    fleet = [{"device": "nano", "count": 3}, {"device": "agx-orin", "width": 0.5}]
-    goals = dict.fromkeys(("nano-1", "agx-orin-1"), RoundGoal("joint", 5))
-    goals |= dict.fromkeys(("nano-2", "nano-3"), RoundGoal("joint", 5, width=0.5))
+    fleet = [{"device": "nano", "count": 4}, {"device": "agx-orin", "width": 0.5, "count": 2}]
+    fleet.append({"device": "tx2"})
+    goals = dict.fromkeys(("nano-1", "agx-orin-1", "agx-orin-2"), RoundGoal("joint", 5))
+    goals["tx2-1"] = RoundGoal("joint", 5, width=0.3)
+    goals |= dict.fromkeys(("nano-2", "nano-3", "nano-4"), RoundGoal("joint", 5, width=0.5))
+    states = dict.fromkeys(("nano-4", "agx-orin-2"), ClientState(whole_only=True))
     requests = FleetRequests(Experiment.model_validate({"fleet": fleet}), Port(), shapes)
-    requests.request_training(RoundTask(1, 0.0, MODEL), goals, {})
+    requests.request_training(RoundTask(1, 0.0, MODEL), goals, states)
 
-    assert sent["nano-1"].arrays is MODEL
+    assert all(sent[name].arrays is MODEL for name in ("nano-1", "nano-4", "agx-orin-2", "tx2-1"))
     assert array_shapes(sent["nano-2"].arrays) == NARROW
     assert sent["nano-2"].arrays is sent["nano-3"].arrays is sent["agx-orin-1"].arrays

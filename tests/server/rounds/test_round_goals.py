@@ -21,7 +21,7 @@ from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow
 from fedge.types import FleetPlan, MemoryUse, NarrowOffer, RoundGoal, TrainingScale, TrainResult
-from fedge.wire import ReplyMessage
+from fedge.wire import ClientState, ReplyMessage
 from server.rounds.coordinator import Coordinator
 from server.rounds.round_goals import list_encodings, update_progress
 from server.state import checkpoint
@@ -51,6 +51,7 @@ class Learners:
     delays_s: Mapping[str, float] = field(default_factory=dict)
     offers: tuple[NarrowOffer, ...] = ()
     losses: Mapping[str, float] = field(default_factory=dict)
+    whole_only: bool = False
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: object = None
@@ -62,6 +63,9 @@ class Learners:
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=offer, samples=100))
         self.asked.append(question)
+        if self.whole_only and question.arrays["w"].size < VALUES:
+            state, plain = ClientState(whole_only=True), dataclasses.replace(offer, narrow=())
+            return IncomingReply(ReplyMessage(board, front=plain, state=state, error="it cannot be narrowed"))
         share = question.ask.goal.share
         pull = np.linspace(0.02, 0.2, VALUES, dtype=np.float32)[: question.arrays["w"].size] * min(1.0, share)
         loss = self.losses.get(board, 0.5)
@@ -196,6 +200,19 @@ def test_networks_are_whole_in_the_last_rounds():
     widths = [question.ask.goal.width for question in port.asked if question.ask.goal]
     per_round = [min(widths[i : i + len(BOARDS)]) for i in range(0, len(widths), len(BOARDS))]
     assert per_round == [0.5] * 4 + [1.0] * 2
+
+
+def test_a_board_that_refuses_a_narrow_network_fails_once_and_gets_the_whole_one_also_after_a_resume(tmp_path):
+    port, tables = Learners(offers=(NarrowOffer(0.5, work=0.15, sent=0.25),), whole_only=True), MemoryTables()
+    play(port, tables, tmp_path, rounds=1)
+    port.offers = ()
+    play(port, tables, tmp_path, rounds=6)
+
+    rows = [row for row in tables.rows if isinstance(row, ClientRow) and row.board == "slow-1"]
+    assert rows[0].error == "it cannot be narrowed"
+    assert {row.error for row in rows[1:]} == {None}
+    own = [question for question in port.asked if question.ask.state.whole_only]
+    assert {question.arrays["w"].size for question in own} == {VALUES}
 
 
 def test_a_client_of_high_loss_is_not_asked_for_more_than_its_samples_deserve():

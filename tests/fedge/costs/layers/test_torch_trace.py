@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedge.costs.layers.aten import RECURRENT
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_source import build_module, load_network_cost
 from fedge.costs.layers.torch_trace import trace_module
@@ -178,6 +179,36 @@ class Text(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         return self.out(self.memory(self.embedding(words))[0][:, -1])
+
+
+@pytest.mark.parametrize(("cell", "whole"), [(nn.LSTMCell, nn.LSTM), (nn.GRUCell, nn.GRU), (nn.RNNCell, nn.RNN)])
+def test_a_cell_in_a_loop_of_the_networks_own_costs_what_the_recurrent_network_does(cell, whole):
+    class Unrolled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory = cell(4, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = None
+            for k in range(x.shape[1]):
+                state = self.memory(x[:, k], state)
+            return state[0] if isinstance(state, tuple) else state
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory = whole(4, 8, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.memory(x)[0]
+
+    unrolled, one = trace_module(Unrolled(), (5, 4), "cells"), trace_module(Whole(), (5, 4), "net")
+    (layer,) = [layer for layer in one.layers if layer.kind in RECURRENT]
+    steps = [part for part in unrolled.layers if part.kind in RECURRENT]
+    assert [part.kind for part in steps] == [layer.kind] * 5
+    assert sum(part.flop for part in unrolled.layers) == pytest.approx(layer.flop)
+    assert unrolled.unknown == ()
+    assert unrolled.trained_parameters == one.trained_parameters
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3)])

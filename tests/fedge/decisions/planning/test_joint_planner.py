@@ -84,6 +84,12 @@ def test_no_narrow_update_is_sent_with_topk_whose_residual_belongs_to_one_width(
     assert list_options(JointContext(encodings=ENCODINGS)) == [option for option in options if option.width == 1.0]
 
 
+def test_a_client_whose_memory_takes_half_of_the_channels_is_sent_no_more():
+    fronts = {"small": dataclasses.replace(a_front(5.0), width=0.5), "large": a_front(5.0)}
+    plan = plan_joint(fronts, list(fronts), GOAL, JointContext())
+    assert {name: goal.width for name, goal in plan.goals.items()} == {"small": 0.5, "large": 1.0}
+
+
 def test_a_client_is_asked_for_no_width_that_it_does_not_offer_or_that_the_run_does_not_allow():
     fronts = {"slow": with_offer(a_front(60.0), QUARTER), **{f"fast-{i}": a_front(5.0) for i in range(5)}}
     for allowed, asked in (((0.25,), 0.25), ((0.75, 0.5), 1.0), ((), 1.0)):

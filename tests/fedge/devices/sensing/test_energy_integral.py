@@ -246,10 +246,11 @@ def test_parts_that_are_joined_are_the_whole(powers, cuts):
 
 def test_what_was_odd_in_one_part_is_odd_in_all():
     plain = Energy(0.0, 10.0, 50.0, 100, "VDD_IN", peak_c=50.0, power_se_log=0.01)
-    odd = Energy(10.0, 20.0, 50.0, 90, "VDD_IN", 1, 1.1, True, 1, 60.0, 0.01)
+    odd = Energy(10.0, 20.0, 50.0, 90, "VDD_IN", 1, 1.1, True, 1, 60.0, 0.01, 1.1)
 
     found = join_windows([plain, odd, plain])
 
     assert (found.gaps, found.longest_gap_s, found.mode_changes, found.peak_c) == (1, 1.1, 1, 60.0)
+    assert found.unseen_s == 1.1
     assert found.throttled
     assert found.power_se_log == pytest.approx(0.01 / math.sqrt(3))

@@ -221,6 +221,25 @@ def test_only_the_newest_samples_are_kept():
     assert old.gaps == 1
 
 
+def test_a_followed_period_has_its_energy_however_few_samples_are_kept():
+    with sampling(keep_s=2.0) as (sampler, sensor, clock):
+        clock.move(0.55)
+        sampler.follow(0.55)
+        clock.move(4.0)
+        sampler.record_mode_change()
+        sensor.broken = OSError("bus stuck")
+        clock.move(0.7)
+        sensor.broken = None
+        clock.move(14.75)
+        early, energy = sampler.energy_between(0.55, 18.35), sampler.energy_between(0.55, 19.95)
+
+    assert len(times_kept(sampler)) == 20
+    assert energy.energy_j == pytest.approx(19.4 * (5.0 + 10.25))
+    assert (energy.gaps, energy.mode_changes) == (1, 1)
+    assert energy.unseen_s == pytest.approx(0.8)
+    assert early.energy_j == pytest.approx(17.8 * (5.0 + 9.45))
+
+
 def test_a_sample_that_comes_again_is_kept_once_and_a_slow_sensor_sets_the_period():
     class Slow(FakeSensor):
         interval_s = 0.5
