@@ -1,6 +1,8 @@
 """A run that goes on has to be able to tell its whole story."""
 
 import errno
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,21 +15,34 @@ from server.state import checkpoint
 from server.transport.client_port import LocalPort
 
 
-def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path):
-    state = checkpoint.RunState(3, checkpoint.FleetState(9.0), {"w": np.zeros(2, np.float32)})
-    checkpoint.save(tmp_path / "checkpoints", state)
-
-    with pytest.raises(BadInput, match=r"store/rounds: got no row of round 1; the rows of the 3 rounds played"):
-        run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort(lambda _: {}), tmp_path)
-
-
-def test_a_failed_run_lets_its_own_process_resume_it(tmp_path):
-    state = checkpoint.RunState(3, checkpoint.FleetState(9.0), {"w": np.zeros(2, np.float32)})
-    checkpoint.save(tmp_path / "checkpoints", state)
-    with pytest.raises(BadInput):
-        run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort(lambda _: {}), tmp_path)
-
+@pytest.fixture
+def played_folder(tmp_path: Path) -> Path:
+    """Of a run of three rounds whose rows are gone."""
     RunTables(tmp_path).close()
+    checkpoint.save(
+        tmp_path / "checkpoints", checkpoint.RunState(3, checkpoint.FleetState(9.0), {"w": np.zeros(2, np.float32)})
+    )
+    return tmp_path
+
+
+def run_on(folder: Path) -> None:
+    run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort(lambda _: {}), folder)
+
+
+def test_a_run_whose_rows_are_gone_does_not_go_on(played_folder):
+    with pytest.raises(BadInput, match=r"store/rounds: got no row of round 1; the rows of the 3 rounds played"):
+        run_on(played_folder)
+
+    shutil.rmtree(played_folder / "store")
+    with pytest.raises(BadInput, match=r"store: got no rows, though the run has done rounds; .* put it back"):
+        run_on(played_folder)
+
+
+def test_a_failed_run_lets_its_own_process_resume_it(played_folder):
+    with pytest.raises(BadInput):
+        run_on(played_folder)
+
+    RunTables(played_folder).close()
 
 
 def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path):

@@ -90,7 +90,7 @@ def test_large_fleets_are_played_in_columns_unless_asked_otherwise(config):
     [
         ((), "rows", "--engine: got 'rows'; one of coordinator, columns"),
         (("policy=fastest", "policy.fleet_power_w=100"), "columns", "--policies: got 'fastest'; one of balanced"),
-        (("selection={name: random, count: 9}",), "columns", "selection.count: got 9; at most 3"),
+        (("selection={name: random, count: 9}",), "columns", "selection.count: got 9; from 1 to 3"),
         (("fleet.0.bogus=1",), "columns", "fleet[0].bogus: got an unknown key"),
         (("fleet.0.cost=digits",), "columns", "fleet[0].cost: got 'digits'; known: "),
     ],
