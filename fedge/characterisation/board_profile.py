@@ -150,12 +150,17 @@ class ProfilingCampaign:
     def _ask_explorer(self, missing: int) -> list[PowerMode]:
         """Ask a new explorer that knows all measurements, so that its proposals are the same after a restart.
 
-        It does not know the failed modes and may propose them again; as many additional modes are requested.
+        It does not know the failed modes and may propose them again; as many additional modes are requested, and it is
+        asked again if it proposes these alone.
         """
         past = self.journal.past
         explorer = load_explorer(self.request.explorer, self.bench.candidates, self.bench.knowledge, "--explorer")
         explorer.tell([settled.as_measurement() for settled in past.done])
-        return list(explorer.ask(missing + len(past.failed)))
+        for _ in range(1 + len(past.failed)):
+            proposed = list(explorer.ask(missing + len(past.failed)))
+            if not {*proposed} <= {*past.planned}:
+                break
+        return proposed
 
 
 JETSON_RELEASE_FILE = Path("/etc/nv_tegra_release")

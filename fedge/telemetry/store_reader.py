@@ -343,7 +343,10 @@ class RunReader:
         """
         if table not in BY_NAME:
             raise UnknownName("table", table, NAMES)
-        return self._tables[table].read()
+        try:
+            return self._tables[table].read()
+        except FileNotFoundError as error:
+            raise store_files.unreadable_error(error) from error
 
     def pandas(self, table: str) -> Any:
         """Return a whole table as a ``pandas.DataFrame``, ``rails_w`` as dictionaries.

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge.modes import stack_modes
 from fedge.physics.misfit_process import misfit_correlation
@@ -100,7 +101,11 @@ class ActiveExplorer:
             design.condition_on(row)
         more = min(max(0, count), len(pool)) - len(start)
         rows = [*range(len(start)), *(design.choose_next(first=len(known)) - len(known) for _ in range(more))]
-        proposed = self._remaining.propose(pool[rows])
+        return self._propose(pool[rows])
+
+    def _propose(self, rows: Sequence[int] | NDArray[np.intp]) -> Modes:
+        """Return the modes of these rows; from now on they count as known."""
+        proposed = self._remaining.propose(rows)
         self._known.update(dict.fromkeys(proposed))
         return proposed
 

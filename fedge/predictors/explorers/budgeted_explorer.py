@@ -95,11 +95,12 @@ class BudgetedExplorer:
             The modes; fewer than ``count`` if the budget or the candidates run out.
         """
         chosen, self._kept = self._reserve_affordable(self._kept, count)
-        size = count - len(chosen)
+        size, too_dear = count - len(chosen), 0
         while len(chosen) < count and (fresh := list(self.explorer.ask(size))):
             fitting, others = self._reserve_affordable(fresh, count - len(chosen))
             chosen, self._kept = chosen + fitting, self._kept + others
-            if len(fresh) < size if fitting else size >= MIN_FURTHER_MODES:
+            too_dear = 0 if fitting else too_dear + len(fresh)
+            if len(fresh) < size if fitting else too_dear >= MIN_FURTHER_MODES:
                 break
             size = count - len(chosen) if fitting else max(count - len(chosen), MIN_FURTHER_MODES)
         return stack_modes(chosen)

@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,31 +21,28 @@ from fedge.pareto import find_nearest_row
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.blended_predictor import BlendedPredictor
 from fedge.predictors.explorers.active_explorer import MIN_START, ActiveExplorer
-from fedge.predictors.explorers.simple_explorers import CandidatePool
-from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
+from fedge.types import Floats, Measurement, Modes, Predictions
 
 SLOWDOWNS = (1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 1.7)
 """Limits on r that a user may set; slower modes hardly save energy. With 1.05 alone, choices within 1.05 save 88 % of
 what an oracle saves, instead of 79 %, and those within 1.5 save 70 instead of 79 % (ten modes, all measured tables)."""
 
 
-class FrontExplorer:
+class FrontExplorer(ActiveExplorer):
     """A ``fedge.protocols.Explorer`` that proposes one mode at a time, to learn from it first."""
 
     def __init__(self, candidates: Modes, knowledge: PriorKnowledge) -> None:
-        self.candidates, self.knowledge = candidates, knowledge
-        self._remaining = CandidatePool(candidates)
-        self._start = ActiveExplorer(candidates, knowledge)
+        super().__init__(candidates, knowledge)
+        self.candidates = candidates
         self._seen: list[Measurement] = []
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         """Learn from measurements, and do not propose their modes any more."""
+        super().tell(measurements)
         self._seen += measurements
-        self._remaining.drop(measurements)
-        self._start.tell(measurements)
 
     def ask(self, count: int) -> Modes:
-        """Propose the most informative modes while few are measured, then the one that is expected to save most.
+        """Propose the mode that is expected to save most; the most informative while few are measured, or if none is.
 
         Args:
             count: Largest number of modes.
@@ -53,21 +50,17 @@ class FrontExplorer:
         Raises:
             BadInput: There is neither a prior nor a reference.
         """
-        rows = self._remaining.rows
-        if not len(rows) or count < 1:
-            return self._remaining.propose([])
         if len(self._seen) < MIN_START:
-            asked = self._start.ask(min(count, MIN_START - len(self._seen)))
-            return self._remaining.propose(self._find_rows(asked))
+            return super().ask(min(count, MIN_START - len(self._seen)))
+        rows = self._remaining.rows
+        worth = self._estimate_worth()[rows] if count > 0 else np.zeros(0)
+        return self._propose([int(rows[np.argmax(worth)])]) if worth.any() else super().ask(min(count, 1))
+
+    def _estimate_worth(self) -> Floats:
         maxn = find_nearest_row(self.candidates, self.knowledge.maxn)
         found = BlendedPredictor(self.knowledge).fit(self._seen).predict(self.candidates)
-        found = correct_relative_to_row(found, self._seen, maxn)
-        known = self._find_rows(measurement.mode for measurement in self._seen)
-        worth = sum_expected_savings(found, maxn, known)
-        return self._remaining.propose([int(rows[np.argmax(worth[rows])])])
-
-    def _find_rows(self, modes: Iterable[PowerMode]) -> list[int]:
-        return list(find_rows(self.candidates, modes).values())
+        known = find_rows(self.candidates, (measurement.mode for measurement in self._seen))
+        return sum_expected_savings(correct_relative_to_row(found, self._seen, maxn), maxn, list(known.values()))
 
 
 def sum_expected_savings(found: Predictions, maxn: int, known: Sequence[int]) -> Floats:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -18,8 +19,9 @@ from fedge.characterisation.profiling_journal import open_profiling_journal
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, ModeNotSet
 from fedge.modes import ALL_MODES, stack_modes
+from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.explorers.profiling_order import sort_high_to_low
-from fedge.types import Modes, PowerMode
+from fedge.types import Measurement, Modes, PowerMode
 
 SMALL = Modes(
     stack_modes(PowerMode(c, f, g, 1600.0) for c in (2, 4) for f in (710.4, 1479.0) for g in (460.8, 921.6)).knobs
@@ -100,6 +102,29 @@ def test_a_mode_that_fails_is_written_down_and_left_out(small, tmp_path):
     assert all("did not stick" in one.reason for one in past.failed)
     assert len(past.done) == 6
     assert len(board.visits) == 8
+
+
+class OneByOne:
+    """An explorer that would learn from each mode first, and proposes the same ones again to who is told no more."""
+
+    def __init__(self, candidates: Modes, knowledge: PriorKnowledge) -> None:
+        self.left = list(candidates)
+
+    def ask(self, count: int) -> Modes:
+        return stack_modes([self.left.pop(0)] if self.left and count > 0 else [])
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        told = {measurement.mode for measurement in measurements}
+        self.left = [mode for mode in self.left if mode not in told]
+
+
+def test_an_explorer_of_one_mode_at_a_time_goes_on_after_a_mode_that_fails(small, tmp_path):
+    board, bench = small(before=broken(SMALL[0], SMALL[3]))
+
+    past = play(bench, ProfilingRequest(7, f"{__name__}:{OneByOne.__name__}"), tmp_path / "j")
+
+    assert len(past.failed) == 2
+    assert len(board.visits) == 7
 
 
 def test_three_failures_in_a_row_stop_the_campaign_and_are_tried_again_later(small, tmp_path):

@@ -201,6 +201,15 @@ def test_a_damaged_part_is_named_with_what_to_do_whoever_reads_it(run, keep):
             read()
 
 
+def test_a_part_that_has_gone_since_the_run_was_opened_is_refused_in_words(run):
+    with open_run(run) as reader:
+        for part in (run / "store" / "rounds").glob("*.parquet"):
+            part.unlink()
+
+        with pytest.raises(BadInput, match=r"store: got .*No such file"):
+            reader.arrow("rounds")
+
+
 def test_the_same_rows_as_arrow_pandas_and_records(run):
     with open_run(str(run)) as opened:
         arrow, frame, rows = opened.arrow("clients"), opened.pandas("samples"), opened.rows(ClientRow)

@@ -141,6 +141,20 @@ def test_when_nothing_fits_it_looks_a_little_further_and_then_gives_up():
     assert endless.asked == [1, MIN_FURTHER_MODES]
 
 
+class OneAtATime(InOrder):
+    """Would learn from each mode before it proposes the next."""
+
+    def ask(self, count: int) -> Modes:
+        return super().ask(min(count, 1))
+
+
+def test_an_explorer_of_one_mode_at_a_time_is_asked_for_as_many_further_ones():
+    far = OneAtATime(modes_costing(*[9.0] * (MIN_FURTHER_MODES - 1), 1.0, 1.0))
+
+    assert costs_of(BudgetedExplorer(far, gpu_ghz, 2.5).ask(2)) == [1.0]
+    assert len(far.left) == 1
+
+
 def test_profiling_costs_forty_minibatches_and_the_settling_before_them():
     np.testing.assert_allclose(compute_profiling_s(np.array([0.1, 0.5])), [7.0, 23.0])
     np.testing.assert_allclose(compute_profiling_s(np.array([0.1]), steps=10, settle_s=1.0), [2.0])

@@ -15,8 +15,9 @@ from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors.blended_predictor import BlendedPredictor
 from fedge.predictors.explorers import load_explorer
+from fedge.predictors.explorers.active_explorer import ActiveExplorer
 from fedge.predictors.explorers.front_explorer import SLOWDOWNS, FrontExplorer, sum_expected_savings
-from fedge.types import Floats, Modes, PowerMode, Predictions
+from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 TOP = find_mode_index(grid(), MAXN) or 0
 
@@ -88,3 +89,13 @@ def test_with_ten_modes_a_choice_within_a_slowdown_loses_less_than_half_of_what_
 
     print(lost)
     assert lost["front"] < 0.5 * min(lost["active"], lost["random"])
+
+
+def test_where_nothing_more_can_be_saved_it_goes_on_as_the_active_explorer_does():
+    slow = Modes(np.concatenate([grid().knobs[[TOP]], grid().knobs[grid().knobs[:, 2] == grid().knobs[:, 2].min()]]))
+    front, active = FrontExplorer(slow, known()), ActiveExplorer(slow, known())
+    seen = [Measurement(mode, 40, 0.1 if mode == MAXN else 1.0, 20.0) for mode in front.ask(3)]
+    front.tell(seen)
+    active.tell(seen)
+
+    assert list(front.ask(5)) == list(active.ask(1))
