@@ -425,7 +425,7 @@ def _print_front(model_front: ModelFront) -> None:
     front, summary = model_front.front, model_front.summary
     shown = model_report.thin_front(front)
     some = f"; {len(shown)} of them here, all with --out" if len(shown) < len(front.points) else ""
-    count = f"{len(front.points)} of {summary.candidates:,} modes lie on the front of time and {front.against}"
+    count = f"{len(front.points):,} of {summary.candidates:,} modes lie on the front of time and {front.against}"
     print_line(model_report.describe_model(summary.about))
     print_line(count + some)
     model_report.front_table(front, shown).print(make_console())

@@ -450,8 +450,9 @@ def _check_reachable(where: str, limit: float, unit: str, least: Mapping[str, fl
     ``least`` is the minimum need per fleet entry, for the average board of its kind.
     """
     if limit < min(least.values()):
-        figures = ", ".join(f"{name} {needed:.2f} {unit}" for name, needed in least.items())
-        raise BadInput(where, f"{limit:g} {unit}", f"at least one board able to keep it; they need {figures}")
+        # Rounded up: the figure that the message names has to be accepted.
+        figures = ", ".join(f"{name} from {math.ceil(100 * needed) / 100:.2f} {unit}" for name, needed in least.items())
+        raise BadInput(where, f"{limit:g} {unit}", f"a limit that a board can keep: {figures}")
 
 
 def _min_power_by_entry_w(experiment: Experiment) -> Iterator[tuple[str, float]]:

@@ -54,7 +54,7 @@ def find_front_rows(predictions: Predictions, against: FrontCost) -> NDArray[np.
     """
     rows = np.flatnonzero(front_mask(predictions.step_s, _front_cost(predictions, against)))
     if len(rows) == 0:
-        raise FedgeError(f"none of the {len(predictions.modes)} modes has a finite prediction of time and power")
+        raise FedgeError(f"none of the {len(predictions.modes):,} modes has a finite prediction of time and power")
     return rows[np.argsort(predictions.step_s[rows])]
 
 
@@ -80,7 +80,7 @@ def find_fastest_within_power(predictions: Predictions, limit_w: float, z: float
         return ModeChoice(row, feasible=False, why=why)
     row = find_best_row(predictions.step_s, careful_w, allowed)
     found = (
-        f"of {allowed.sum()} modes within {format_figure(limit_w)} W{_describe_margin(z)}: "
+        f"of {allowed.sum():,} modes within {format_figure(limit_w)} W{_describe_margin(z)}: "
         f"{_describe_expected(predictions, row)}"
     )
     return ModeChoice(row, feasible=True, why=f"Fastest {found}.")
@@ -105,7 +105,7 @@ def find_largest_power_within(predictions: Predictions, limit_w: float) -> ModeC
         lowest = f"the lowest is {format_figure(predictions.power_w[row])} W"
         return ModeChoice(row, feasible=False, why=f"No mode is expected within {format_figure(limit_w)} W; {lowest}.")
     found = (
-        f"of {len(rows)} modes on the front within {format_figure(limit_w)} W: {_describe_expected(predictions, row)}"
+        f"of {len(rows):,} modes on the front within {format_figure(limit_w)} W: {_describe_expected(predictions, row)}"
     )
     return ModeChoice(row, feasible=True, why=f"Largest power {found}.")
 
@@ -130,7 +130,7 @@ def find_least_energy_within_deadline(predictions: Predictions, limit_s: float, 
         return ModeChoice(row, feasible=False, why=why)
     row = find_best_row(compute_step_energy_j(predictions), careful_s, allowed)
     found = (
-        f"of {allowed.sum()} modes within {format_figure(limit_s)} s per step{_describe_margin(z)}: "
+        f"of {allowed.sum():,} modes within {format_figure(limit_s)} s per step{_describe_margin(z)}: "
         f"{_describe_expected(predictions, row)}"
     )
     return ModeChoice(row, feasible=True, why=f"Least energy {found}.")
@@ -176,7 +176,7 @@ def find_knee(predictions: Predictions, against: FrontCost) -> ModeChoice:
     )
     row = int(rows[np.argmax(np.round(1.0 - x - y, 12))])  # rounded: the chord's ends must tie
     found = (
-        f"of {len(rows)} modes on the front of time and {against} worth their energy: "
+        f"of {len(rows):,} modes on the front of time and {against} worth their energy: "
         f"{_describe_expected(predictions, row)}"
     )
     return ModeChoice(row, feasible=True, why=f"Knee {found}.")

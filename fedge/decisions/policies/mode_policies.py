@@ -325,7 +325,7 @@ def choose_fastest_within_power(predictions: Predictions, offer: Front, goal: Ro
     if not choice.feasible:
         lowest = f"the lowest is {format_figure(power_w[choice.row])} W"
         return Decision(mode, f"No mode stays within {format_figure(limit_w)} W{at}; {lowest}.", feasible=False)
-    found = f"Fastest of {mask_within(power_w, limit_w).sum()} modes within {format_figure(limit_w)} W"
+    found = f"Fastest of {mask_within(power_w, limit_w).sum():,} modes within {format_figure(limit_w)} W"
     return Decision(mode, f"{found}: {format_figure(power_w[choice.row])} W{at}, {format_figure(time_s)} s.")
 
 

@@ -175,6 +175,12 @@ def test_why_is_one_sentence_with_a_unit(predictions):
         assert "nan" not in choice.why
 
 
+def test_a_count_of_modes_has_its_thousands_apart():
+    choice = find_fastest_within_power(table([1.0] * 1200, [5.0] * 1200), 10.0)
+
+    assert choice.why.startswith("Fastest of 1,200 modes within 10.0 W")
+
+
 def test_predictions_without_a_single_number_are_an_error_that_says_so():
     blank = table([math.nan, math.inf], [10.0, 10.0])
     for choose in (
