@@ -24,8 +24,8 @@ from fedge.predictors.explorers.active_explorer import MIN_START, ActiveExplorer
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 SLOWDOWNS = (1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 1.7)
-"""Limits on r that a user may set; slower modes hardly save energy. With one of 1.05, 1.2 and 1.5 alone, choices within it
-are better and those within the others worse."""
+"""Limits on r that a user may set; slower modes hardly save energy. With 1.05, 1.2 or 1.5 alone, choices within it are
+better and those within the others worse."""
 
 
 class FrontExplorer(ActiveExplorer):
