@@ -333,13 +333,11 @@ def _refuse_choice(basis: RooflineBasis, network: NetworkCost, options: Roofline
         why = f"no inference was measured on {basis.spec.name}"
     else:
         return ""
-    size = options.batch_size
-    profile = f"fedge profile --workload TASK --kind infer --batch-size {size} --modes 10 --explorer front"
     fit = f"fedge predict fit TABLE --board {options.board} --kind infer --out MODEL"
     choose = f"fedge predict choose MODEL --max-slowdown {options.max_slowdown:g} --confidence 0.95"
     return (
-        f"No mode is chosen but MAXN, because {why}. Measure ten modes first, on the board with {profile} --out TABLE, "
-        f"or MAXN and some lower ones with your own program; then: {fit}, and {choose}."
+        f"No mode is chosen but MAXN, because {why}. Measure MAXN and two lower modes first, with your own program and "
+        f"batches of {options.batch_size}, and write them into a table; then: {fit}, and {choose}."
     )
 
 
