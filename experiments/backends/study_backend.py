@@ -195,12 +195,8 @@ def check_synchronous(experiment: Experiment) -> None:
         raise BadInput("strategy.name", repr(experiment.strategy.name), right)
 
 
-def run_study_fleet(
-    experiment: Experiment, steps: Mapping[str, int], report: Callable[[int], None] = lambda _: None
-) -> FleetRun:
+def run_study_fleet(experiment: Experiment, steps: Mapping[str, int]) -> FleetRun:
     """Run an experiment, as prepared for the study, once without training and compare each round with the oracle.
-
-    ``report`` is called with the round number after every round.
 
     Raises:
         RunFailed: If a round has no result.
@@ -220,7 +216,7 @@ def run_study_fleet(
         return {name: IncomingReply(*answer) for name, answer in answers.items()}
 
     tables = MemoryTables()
-    Coordinator(experiment, LocalPort(respond), NullTask(), tables, on_round=report).run()
+    Coordinator(experiment, LocalPort(respond), NullTask(), tables).run()
     rows = [row for row in tables.rows if isinstance(row, RoundRow)]
     truths = {b.name: _build_truth(seats[b.name], b) for b in list_boards(experiment)}
     judged = tuple(compare_round(row, reports[row.round], truths, experiment.policy) for row in rows)
