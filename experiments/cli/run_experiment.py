@@ -176,7 +176,7 @@ def _list_start_notes(experiment: Experiment, config: Path) -> Iterator[str]:
     """Yield what a step is priced as, which boards cannot meet the power limit, and the faster engine for many."""
     from experiments.report.run.run_tables import can_encode, describe_costs, describe_links
     from experiments.spec import experiment_checks
-    from fedge.studies.fleet.column_study import COLUMNS_FROM, count_clients
+    from fedge.studies.fleet.column_study import describe_faster_engine
     from fedge.workloads import NULL_TASK
 
     labels = experiment_checks.build_link_labels(experiment)
@@ -188,10 +188,8 @@ def _list_start_notes(experiment: Experiment, config: Path) -> Iterator[str]:
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
         yield f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
-    clients = count_clients(experiment)
-    if experiment.workload.task == NULL_TASK and clients >= COLUMNS_FROM:
-        command = f"fedge study fleet {config} --engine columns --rounds {experiment.rounds}"
-        yield f"note: {clients:,} boards take long here; `{command}` simulates such fleets in columns"
+    if experiment.workload.task == NULL_TASK and (faster := describe_faster_engine(experiment, config)):
+        yield f"note: {faster}"
 
 
 def _launch(

@@ -470,7 +470,7 @@ class EndlessTraining:
         """Begin a training if none is running or the current one is long; nothing is measured meanwhile."""
         if self._training is None or self._done > RESTART_STEPS:
             self._ready()
-            self._training = WorkerTraining(self._worker, arrays={}, share=None, seed=self._seed, options=self._options)
+            self._training = WorkerTraining(self._worker, arrays={}, seed=self._seed, options=self._options)
             self._done = 0
 
     def peak_mb(self) -> float | None:

@@ -14,7 +14,7 @@ from fedge.errors import RunFailed, describe_error, one_line
 from fedge.flower.messages import build_message, from_array_record, name_part, to_array_record
 from fedge.types import Floats32, TrainResult
 from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
-from server.transport.client_port import IncomingReply, OutgoingRequest
+from server.transport.client_port import LOST_PROCESS_TEXT, IncomingReply, OutgoingRequest
 
 UNNAMED_PREFIX = "node "
 """Prefix of the name of a node that has not reported its board name."""
@@ -79,7 +79,7 @@ def check_processes(boards: Collection[str], reply: Message) -> None:
     if reply.has_error() and (lost := _LOST_PROCESS.match(str(reply.error.reason))):
         first, *others = boards
         work = f"it worked for {first} and {len(others)} more" if others else f"{first} worked"
-        raise RunFailed(f"a process that emulates clients ended ({lost[1]}) while {work}; out of memory?")
+        raise RunFailed(f"{LOST_PROCESS_TEXT} ({lost[1]}) while {work}; out of memory?")
 
 
 def decode_reply(board: str, reply: Message, emulated: tuple[int, OutgoingRequest] | None = None) -> IncomingReply:

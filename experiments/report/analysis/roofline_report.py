@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -268,7 +267,9 @@ def _mode_frame(found: RooflineAnalysis, side: Side, kind: str, row: int, listed
             [_network_height(found, side, row)],
             marker={"symbol": "star", "size": 17, "color": ALARM, "line": {"width": 1.5, "color": "white"}},
             hover=[
-                f"<b>{escape(found.network.name)}</b>, batch {found.options.batch_size}<br>{_hover_text(found, row)}"
+                Markup("<b>{}</b>, batch {}<br>{}").format(
+                    found.network.name, found.options.batch_size, _hover_text(found, row)
+                )
             ],
         ),
     ]
@@ -314,10 +315,11 @@ def _layer_traces(found: RooflineAnalysis, side: Side, line: Roofline) -> Iterat
             x=lambda layer: _layer_intensity(found, layer),
             y=lambda layer: _read_roof(side, line, _layer_intensity(found, layer)),
             marker={**mark, "opacity": 0.75, "size": sizes},
-            hover=lambda layer: (
-                f"<b>{escape(layer.name)}</b> ({escape(layer.kind)})<br>"
-                f"{number(layer.flop * found.options.batch_size / 1e6)} MFLOP, "
-                f"{_layer_intensity(found, layer):.3g} FLOP per byte"
+            hover=lambda layer: Markup("<b>{}</b> ({})<br>{} MFLOP, {:.3g} FLOP per byte").format(
+                layer.name,
+                layer.kind,
+                number(layer.flop * found.options.batch_size / 1e6),
+                _layer_intensity(found, layer),
             ),
         )
 
@@ -329,10 +331,8 @@ def _network_height(found: RooflineAnalysis, side: Side, row: int) -> float:
 
 def _hover_text(found: RooflineAnalysis, row: int) -> str:
     seconds, joules = _read_cost(found, row)
-    return (
-        f"<b>{found.basis.modes[row]}</b><br>{number(1e3 * seconds)} ms, {number(joules / seconds)} W, "
-        f"{number(joules)} J"
-    )
+    figures = f"{number(1e3 * seconds)} ms, {number(joules / seconds)} W, {number(joules)} J"
+    return Markup("<b>{}</b><br>{}").format(found.basis.modes[row], figures)
 
 
 def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:

@@ -31,6 +31,7 @@ import numpy as np
 
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.planning.front_columns import Ints
+from fedge.pareto import find_undominated_rows
 from fedge.types import Floats
 
 GAP, EXACT_GAP = 0.005, 0.0005
@@ -418,18 +419,7 @@ def _keep_undominated(sums: Floats, limits: JointLimits, idle_j: float) -> Ints:
     """Return the rows within the limits of which no other has at least the value for no more joules and watts."""
     slack = 1.0 + LIMIT_ROUNDING
     rows = np.flatnonzero((idle_j + sums[:, 1] <= limits.energy_j * slack) & (sums[:, 2] <= limits.power_w * slack))
-    order = rows[np.lexsort((sums[rows, 2], sums[rows, 1], -sums[rows, 0]))]
-    if not sums[:, 2].any():
-        least = np.minimum.accumulate(sums[order, 1])
-        first = np.concatenate([[True], sums[order[1:], 1] < least[:-1]]) if len(order) else np.zeros(0, np.bool_)
-        return order[first]
-    kept: list[int] = []
-    cheap = np.empty((len(order), 2))
-    for row in order.tolist():
-        if not (cheap[: len(kept)] <= sums[row, 1:]).all(axis=1).any():
-            cheap[len(kept)] = sums[row, 1:]
-            kept.append(row)
-    return np.array(kept, dtype=np.int64)
+    return rows[find_undominated_rows(np.column_stack([-sums[rows, 0], sums[rows, 1:]]))]
 
 
 def _evaluate(problem: JointProblem, option: Ints, mode: Ints) -> JointSolution:
