@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import multiprocessing
@@ -121,6 +122,7 @@ def _start_worker(experiment_json: str, folder: Path) -> None:
 
     exit_with_parent()
     gc.set_threshold(GC_THRESHOLD)
+    atexit.register(gc.freeze)  # a process that ends need not look for garbage among all that it has loaded
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     _experiment, _folder = Experiment.model_validate_json(experiment_json), folder
     import_plugins(_experiment)
