@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from fedge.flower.client_mods import apply_mods
 from fedge.flower.emulated_clients import answer_tasks
 from fedge.flower.messages import from_array_record, name_part, to_array_record
 from fedge.flower.update_codec import encode_answer
+from fedge.garbage_collection import GC_THRESHOLD
 from fedge.types import Floats32, NamedArrays
 from fedge.wire import RequestMessage, from_json, to_json
 
@@ -50,6 +53,7 @@ def _build_reply(message: Message, context: Context) -> Message:
 
 def _answer_emulated(content: RecordDict) -> RecordDict:
     """Answer for several emulated boards; as a node keeps nothing, the residuals of encodings come and go with it."""
+    gc.set_threshold(GC_THRESHOLD)  # of this process, which does nothing else
     request: Mapping[str, Any] = content.config_records["fedge"]
     experiment, folder = _parse_experiment(request["experiment"]), request["folder"]
     arrays = _read_arrays(content)
@@ -65,7 +69,8 @@ def _answer_emulated(content: RecordDict) -> RecordDict:
         for place, (index, ask) in enumerate(zip(request["boards"], request["asks"], strict=True))
     ]
     answers = answer_tasks(tasks)
-    reply = RecordDict({"fedge": ConfigRecord({"answers": [to_json(answer) for answer, _ in answers]})})
+    texts = [to_json(answer) for answer, _ in answers]
+    reply = RecordDict({"fedge": ConfigRecord({"answers": texts, "process": os.getpid()})})
     for place, answer in enumerate(answers):
         for name, record in _encode_result(answer).items():
             reply[name_part(name, place)] = record

@@ -66,6 +66,12 @@ def _address_content(content: RecordDict, question: OutgoingRequest, node: int) 
     return build_message(content, _TYPES.get(question.ask.kind, MessageType.QUERY), node)
 
 
+def read_process(reply: Message) -> int | None:
+    """Return the id of the process that answered for a group of emulated clients; None if it is not known."""
+    process = None if reply.has_error() else reply.content.config_records["fedge"].get("process")
+    return process if isinstance(process, int) else None
+
+
 def decode_group(questions: Mapping[str, OutgoingRequest], reply: Message) -> dict[str, IncomingReply]:
     """Decode the reply to a group of requests to emulated clients, as ``decode_reply`` does; by board, in order."""
     return {
