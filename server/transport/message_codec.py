@@ -46,13 +46,26 @@ def encode_group(
 ) -> Message:
     """Encode requests that any node answers as the boards with these numbers; they have the same kind and arrays.
 
+    The measurements of peers, most of a request, are the same for many boards: they are sent once.
+
     Args:
         arrays: The global model of all these requests if the clients are to train, else None.
         run: The experiment as JSON, and the folder of the run or "".
     """
     experiment, folder = run
-    asks = [to_json(question.ask) for question in questions.values()]
-    record = ConfigRecord({"experiment": experiment, "folder": folder, "boards": list(questions), "asks": asks})
+    asks = [question.ask for question in questions.values()]
+    shared = {id(ask.shared): ask.shared for ask in asks}
+    places = {key: place for place, key in enumerate(shared)}
+    record = ConfigRecord(
+        {
+            "experiment": experiment,
+            "folder": folder,
+            "boards": list(questions),
+            "asks": [to_json(replace(ask, shared=())) for ask in asks],
+            "shared": [to_json(measurements) for measurements in shared.values()],
+            "shared_of": [places[id(ask.shared)] for ask in asks],
+        }
+    )
     content = RecordDict({"fedge": record})
     if arrays is not None:
         content["arrays"] = arrays
