@@ -46,13 +46,26 @@ def encode_group(
 ) -> Message:
     """Encode requests that any node answers as the boards with these numbers; they have the same kind and arrays.
 
+    The measurements of peers, most of a request, are the same for many boards: they are sent once.
+
     Args:
         arrays: The global model of all these requests if the clients are to train, else None.
         run: The experiment as JSON, and the folder of the run or "".
     """
     experiment, folder = run
-    asks = [to_json(question.ask) for question in questions.values()]
-    record = ConfigRecord({"experiment": experiment, "folder": folder, "boards": list(questions), "asks": asks})
+    asks = [question.ask for question in questions.values()]
+    shared = {id(ask.shared): ask.shared for ask in asks}
+    places = {key: place for place, key in enumerate(shared)}
+    record = ConfigRecord(
+        {
+            "experiment": experiment,
+            "folder": folder,
+            "boards": list(questions),
+            "asks": [to_json(replace(ask, shared=())) for ask in asks],
+            "shared": [to_json(measurements) for measurements in shared.values()],
+            "shared_of": [places[id(ask.shared)] for ask in asks],
+        }
+    )
     content = RecordDict({"fedge": record})
     if arrays is not None:
         content["arrays"] = arrays
@@ -64,6 +77,12 @@ def encode_group(
 
 def _address_content(content: RecordDict, question: OutgoingRequest, node: int) -> Message:
     return build_message(content, _TYPES.get(question.ask.kind, MessageType.QUERY), node)
+
+
+def read_process(reply: Message) -> int | None:
+    """Return the id of the process that answered for a group of emulated clients; None if it is not known."""
+    process = None if reply.has_error() else reply.content.config_records["fedge"].get("process")
+    return process if isinstance(process, int) else None
 
 
 def decode_group(questions: Mapping[str, OutgoingRequest], reply: Message) -> dict[str, IncomingReply]:
