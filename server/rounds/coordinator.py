@@ -168,15 +168,8 @@ class Coordinator(RunLoop):
             evaluated=evaluated.figures,
         )
         self.tables.append((*merged.events, *evaluated.rows, row))
-        return RoundRecord(
-            opening,
-            settled,
-            merged,
-            aggregator.export_state(),
-            fleet=fleet,
-            row=row,
-            residuals=_take_residuals(settled, replies),
-        )
+        left, memory = _take_residuals(settled, replies), aggregator.export_state()
+        return RoundRecord(opening, settled, merged, memory, fleet=fleet, row=row, residuals=left)
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:
         """Advance the clock until a client is available and can work, select the clients, and plan the round."""
