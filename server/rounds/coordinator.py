@@ -206,7 +206,7 @@ class Coordinator(RunLoop):
         """Let all idle until a battery has enough for a part; raise ``RunFailed`` if that will never be."""
         wait_s = plan.wait_s
         if wait_s is None or not math.isfinite(wait_s):
-            raise RunFailed(f"round {number}: no client can work: {plan.why} Give them a larger battery or charging_w")
+            raise RunFailed(f"round {number}: no client can work. {plan.why} Give them a larger battery or charging_w")
         message = f"{plan.why} All wait for {wait_s:.0f} s until one has enough."
         self.tables.append([EventRow(fleet.clock_s, round=number, board=None, kind="waited", message=message)])
         return charge_idle_clients(availability, fleet, availability.names, fleet.clock_s + wait_s)

@@ -138,7 +138,7 @@ def plan_joint(
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
     need_j = compute_least_charge_j(problem)
     low = np.flatnonzero(need_j > problem.spare_j)
-    flat = f" {len(low)} rest: a part takes more than their batteries have." if len(low) else ""
+    flat = f" Without the charge for any part: {len(low)}." if len(low) else ""
     if found is None:
         supplies = [(context.supplies[columns.boards[i]], float(need_j[i]), float(columns.idle_w[i])) for i in low]
         wait_s = None if unknown else min(starmap(_compute_wait_s, supplies))

@@ -246,7 +246,7 @@ def test_a_board_whose_battery_has_too_little_for_any_part_rests_and_the_event_s
     port, tables = Learners(), MemoryTables()
     play(port, tables, fleet=fleet_with(battery=BatterySpec(capacity_wh=0.1, charge=0.15, floor=0.1)))
     assert {row.board for row in tables.rows if isinstance(row, ClientRow)} == {"fast-1", "fast-2", "fast-3"}
-    assert "1 rest: a part takes more than their batteries have." in said(tables, "plan")[0]
+    assert "Without the charge for any part: 1." in said(tables, "plan")[0]
 
 
 @pytest.mark.parametrize("charging_w", [0.0, IDLE_W + 1.0])
@@ -255,7 +255,7 @@ def test_if_no_battery_has_enough_all_wait_for_the_charger_or_the_run_fails(char
     fleet, tables = (FleetEntry(device="nano", name="slow", battery=battery),), MemoryTables()
     if not charging_w:
         with pytest.raises(
-            RunFailed, match=r"round 1: no client can work: 1 rest: .* Give them a larger battery or ch"
+            RunFailed, match=r"round 1: no client can work. Without the charge for any part: 1. Give them a larger battery or ch"
         ):
             play(Learners(), tables, fleet=fleet)
         return

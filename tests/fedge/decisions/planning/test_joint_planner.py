@@ -341,7 +341,7 @@ def test_the_plan_says_how_many_rest_for_want_of_charge_and_how_long_all_would_w
     low = BoardSupply(spare_j=5.0, full_j=5_000.0, charging_w=3.0)
     plan = plan_joint(fronts, list(fronts), GOAL, JointContext(supplies={"flat": low}))
     assert set(plan.goals) == {"full"}
-    assert plan.why.endswith(" 1 rest: a part takes more than their batteries have.")
+    assert plan.why.endswith(" Without the charge for any part: 1.")
     assert plan.wait_s is None
     alone = plan_joint({"flat": fronts["flat"]}, ["flat"], GOAL, JointContext(supplies={"flat": low}))
     least_j = 0.25 * 20.0 * 1.5 * (12.0 - 2.0)  # a quarter of the steps in the slower mode; charging covers idling
