@@ -7,8 +7,10 @@ Symbols as in ``joint_search`` and ``progress_model``. A client's weight w_i is 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +57,26 @@ WHOLE_UPDATE = UpdateEncoding()
 
 
 @dataclass(frozen=True, slots=True)
+class BoardSupply:
+    """Where a board's energy comes from.
+
+    Attributes:
+        price: Price or carbon of its energy now, relative to the signal's mean.
+        spare_j: Joules above the floor of its battery; infinite on mains.
+        full_j: The same of the full battery.
+        charging_w: Power that charges it.
+    """
+
+    price: float = 1.0
+    spare_j: float = np.inf
+    full_j: float = np.inf
+    charging_w: float = 0.0
+
+
+MAINS = BoardSupply()
+
+
+@dataclass(frozen=True, slots=True)
 class JointContext:
     """The input of the plan beyond the fronts.
 
@@ -63,12 +85,16 @@ class JointContext:
         encodings: Encodings to choose from.
         fit: What earlier rounds showed of progress.
         widths: Shares of the network's channels, below 1, that clients which offer them may be asked to train.
+        supplies: Supplies of the clients; those that are not named are on mains at the mean price.
+        resting_price: Price of what the other boards draw, relative to the signal's mean.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
     encodings: tuple[UpdateEncoding, ...] = (WHOLE_UPDATE,)
     fit: ProgressFit = NO_ROUNDS
     widths: tuple[float, ...] = ()
+    supplies: Mapping[str, BoardSupply] = field(default_factory=dict)
+    resting_price: float = 1.0
 
 
 PLAIN_CONTEXT = JointContext()
@@ -86,10 +112,11 @@ class WorkOption:
 def plan_joint(
     fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal, context: JointContext = PLAIN_CONTEXT
 ) -> FleetPlan:
-    """Plan the parts of least w D / D_maxn + (1 - w) E / E_maxn per expected progress.
+    """Plan the parts of least w D / D_maxn + (1 - w) E / E_maxn per expected progress, with E at its price.
 
     Clients without a usable front take part with their whole share, so that they become known. Under a limit on watts
-    each of them has an equal share, and the others have what is left.
+    each of them has an equal share, and the others have what is left. If no battery has enough for any part, the plan
+    has no goals, but says how long to wait.
 
     Args:
         fronts: The known fronts by board.
@@ -106,15 +133,41 @@ def plan_joint(
     options = list_options(context)
     problem = build_problem(columns, known, options=options, context=context, goal=goal)
     found = solve_joint(problem, _read_limits(goal, None if equal_w is None else equal_w * len(columns)))
-    if found is None:
+    if not (problem.value > 0.0).any():
         return set_power_shares(FleetPlan(whole, why="No part of any board is worth anything."), {}, equal_w)
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
+    need_j = compute_least_charge_j(problem)
+    low = np.flatnonzero(need_j > problem.spare_j)
+    flat = f" Without the charge for any part: {len(low)}." if len(low) else ""
+    if found is None:
+        supplies = [(context.supplies[columns.boards[i]], float(need_j[i]), float(columns.idle_w[i])) for i in low]
+        wait_s = None if unknown else min(starmap(_compute_wait_s, supplies))
+        return set_power_shares(FleetPlan(unknown, wait_s=wait_s, why=flat.strip()), {}, equal_w)
     done = set_deadline(goal, found.deadline_s, found.feasible)
     working = np.flatnonzero(found.option >= 0).tolist()
     goals = {columns.boards[i]: _build_goal(done, options[found.option[i]], known[i].width) for i in working}
     plan = _build_plan(goals, found, offered=len(columns), unknown=unknown, maxn=compute_maxn_round(columns, known))
+    plan = dataclasses.replace(plan, why=plan.why + flat)
     shares_w = {columns.boards[i]: float(problem.power_w[i, found.mode[i]]) for i in working}
     return set_power_shares(plan, shares_w, equal_w)
+
+
+def compute_least_charge_j(problem: JointProblem) -> Floats:
+    """Return the joules that each client's part of least energy takes from a battery, shape (n,); 0 on mains."""
+    need_j = np.zeros(len(problem.spare_j))
+    for i in np.flatnonzero(np.isfinite(problem.spare_j)):
+        offered, modes = problem.value[i] > 0.0, np.isfinite(problem.work_s[i])
+        scale = problem.scale[i, offered, None]
+        ends_s = problem.fixed_s[i, offered, None] + scale * problem.work_s[i, modes]
+        above_j = problem.fixed_j[i, offered, None] + scale * problem.above_j[i, modes]
+        need_j[i] = np.min(above_j + problem.drain_w[i] * ends_s, initial=np.inf)
+    return need_j
+
+
+def _compute_wait_s(supply: BoardSupply, need_j: float, idle_w: float) -> float:
+    """Return the whole seconds of idling after which a battery has more than ``need_j``; infinity for never."""
+    gain_w = supply.charging_w - idle_w
+    return math.floor((need_j - supply.spare_j) / gain_w) + 1.0 if gain_w > 0.0 and need_j < supply.full_j else math.inf
 
 
 def list_options(context: JointContext) -> list[WorkOption]:
@@ -161,6 +214,9 @@ def build_problem(
     weight = goal.limits.get("time_weight", TIME_WEIGHT)
     maxn_s, maxn_j = compute_maxn_round(columns, fronts)
     work_s, above_j, power_w = _pad_modes(columns)
+    supplies = [context.supplies.get(board, MAINS) for board in columns.boards]
+    price, spare_j, charging_w = np.array([(one.price, one.spare_j, one.charging_w) for one in supplies]).T
+    resting_w = goal.limits.get("resting_w", 0.0)
     return JointProblem(
         work_s,
         above_j,
@@ -169,7 +225,11 @@ def build_problem(
         fixed_j=transfers[:, 1].T,
         scale=work * (fixed[:, None] + (1.0 - fixed[:, None]) * shares),
         value=kept * ((weights / weights.sum())[:, None] * worth),
-        idle_w=float(columns.idle_w.sum()) + goal.limits.get("resting_w", 0.0),
+        price=price,
+        spare_j=spare_j,
+        drain_w=np.where(np.isfinite(spare_j), np.maximum(0.0, columns.idle_w - charging_w), 0.0),
+        idle_w=float(columns.idle_w.sum()) + resting_w,
+        priced_idle_w=float((price * columns.idle_w).sum()) + context.resting_price * resting_w,
         time_price=weight / maxn_s,
         energy_price=(1.0 - weight) / max(maxn_j, 1e-12),
     )

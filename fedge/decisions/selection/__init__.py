@@ -21,6 +21,7 @@ SELECTORS = {
     "pyramidfl-like": "fedge.decisions.selection.pyramidfl:select_pyramidfl",
     "tifl": "fedge.decisions.selection.tifl:select_tifl",
     "fedjoule-like": "fedge.decisions.selection.fedjoule:select_fedjoule",
+    "fedzero-like": "fedge.decisions.selection.fedzero:select_fedzero",
     "energy-aware": "fedge.decisions.selection.energy_aware:select_energy_aware",
     "planner": "fedge.decisions.selection.planner_selector:select_by_plan",
 }
