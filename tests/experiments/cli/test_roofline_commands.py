@@ -198,15 +198,21 @@ def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path, capsys):
     assert "nothing was measured" in capsys.readouterr().out
 
 
-def test_this_processors_bench_is_measured(tmp_path, monkeypatch):
+def test_this_processors_bench_is_measured(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     monkeypatch.setattr("fedge.analysis.roofline.microbenchmark.ARRAY_MB", {"cpu": 1.0})
+    monkeypatch.setattr("fedge.analysis.roofline.layer_benchmark.LAYER_BATCHES", {"cpu": (1,)})
     out = tmp_path / "cpu.json"
     bench(device="cpu", seconds=0.2, mode=None, seed=0, out=out)
     found = json.loads(out.read_text())
     assert found["label"] == "measured"
     assert found["tau_f"] > 0
     assert (found["eps_f"] is None) == ("not known" in found["note"])
+    assert {"machine", "date", "torch", "threads", "precision"} == found["conditions"].keys()
+    assert {"LSTM", "attention", "Adam"} <= {point["kind"] for point in found["layers"]}
+    said = capsys.readouterr().out
+    assert "depthwise convolution" in said
+    assert "1 thread, float32" in said or "threads, float32" in said
 
 
 @pytest.mark.parametrize(
