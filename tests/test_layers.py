@@ -76,6 +76,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "fedge.worker",
         "fedge.costs.layers.torch_trace",
         "fedge.costs.layers.network_source",
+        "fedge.analysis.roofline.layer_benchmark",
         "fedge.analysis.roofline.microbenchmark",
         "fedge.analysis.topology",
         "fedge.analysis.placement.inference_jobs",

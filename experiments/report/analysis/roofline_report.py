@@ -14,8 +14,9 @@ from experiments.report import chart
 from experiments.report.chart import ALARM, COLOURS, GREY, SYMBOLS, Chart, ChartFrame, Trace, line_trace, scatter_trace
 from experiments.report.page import Card, Section, render_badge, write_page
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, build_table, percent_cell, print_lines, text_cell, value_cell
+from experiments.report.tables import Cell, Column, Table, build_table, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.roofline.board_constants import activation_intensity
+from fedge.analysis.roofline.layer_benchmark import REFERENCE_KIND, LayerPoint
 from fedge.analysis.roofline.microbenchmark import RooflineSweep
 from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis, is_fitted
 from fedge.analysis.roofline.roofline_model import Roofline, batch_to_work, describe_balance_side, describe_implication
@@ -123,6 +124,8 @@ def print_sweep(console: Console, sweep: RooflineSweep) -> None:
         sweep.points,
     )
     kernels.print(console)
+    if sweep.layers:
+        _build_layers_table(sweep).print(console)
     balance = f"balance {number(sweep.tau_m / sweep.tau_f)} FLOP per byte ({sweep.label})"
     reached = f"{percent(sweep.reached, 0)} of the roof is reached in the median"
     rates = f"{number(1e-9 / sweep.tau_f)} GFLOP/s, {number(1e-9 / sweep.tau_m)} GB/s"
@@ -133,7 +136,33 @@ def print_sweep(console: Console, sweep: RooflineSweep) -> None:
             f"{number(1e12 * line.eps_f)} pJ per FLOP, {number(1e12 * line.eps_m)} pJ per byte, {number(line.pi_0_w)} "
             f"W constant power, energy within {percent(sweep.energy_mape)}. {describe_implication(line)}"
         )
+    made = sweep.conditions
+    if made is not None:
+        threads = f"{made.threads} thread{'' if made.threads == 1 else 's'}"
+        lines.append(f"{made.machine}; torch {made.torch}, {threads}, {made.precision}; {made.date}.")
     print_lines(console, [*lines, f"{sweep.note[0].upper()}{sweep.note[1:]}."])
+
+
+def _build_layers_table(sweep: RooflineSweep) -> Table:
+    """Build the table of kinds of layers; bytes are counted without caches, so that a rate may exceed the memory's."""
+    dense = {(one.step, one.batch_size): one.gflop_per_s for one in sweep.layers if one.kind == REFERENCE_KIND}
+
+    def compare(point: LayerPoint) -> float | None:
+        reference = dense.get((point.step, point.batch_size))
+        return None if reference is None else point.gflop_per_s / reference
+
+    columns: tuple[Column[LayerPoint], ...] = (
+        ("layer", lambda point: text_cell(point.kind)),
+        ("step", lambda point: text_cell(point.step)),
+        ("sample", lambda point: text_cell("x".join(map(str, point.sample)))),
+        ("batch", lambda point: value_cell(point.batch_size, "d")),
+        ("ms", lambda point: value_cell(1e3 * point.seconds, number)),
+        ("GFLOP/s", lambda point: value_cell(point.gflop_per_s, number)),
+        (f"of {REFERENCE_KIND}", lambda point: percent_cell(compare(point), 0)),
+        ("GB/s", lambda point: value_cell(point.gb_per_s, number)),
+        ("of memory's", lambda point: percent_cell(1e9 * point.gb_per_s * sweep.tau_m, 0)),
+    )
+    return build_table("layers", columns, sweep.layers)
 
 
 MAX_BACKGROUND_MODES = 1500
