@@ -5,6 +5,7 @@ The work of a step that a user names: a known workload, or any network that can 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,7 +82,10 @@ def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
             raise UnknownName("fleet.cost", entry.cost, tuple(sizes))
         return Workload(entry.cost, sizes[entry.cost].batch_size if own is None else own)
     if workload.network is not None:
-        return Workload(workload.cost, workload.batch_size, layers=layer_work_from_spec(workload.network))
+        layers = layer_work_from_spec(workload.network)
+        if workload.optimizer_state is not None:
+            layers = dataclasses.replace(layers, optimizer_state=workload.optimizer_state)
+        return Workload(workload.cost, workload.batch_size, layers=layers)
     known = sizes.get(workload.cost)
     same = known is None or known.batch_size == workload.batch_size
     return Workload(workload.cost, workload.batch_size, layers=None if same else find_known_layers(workload.cost))

@@ -71,6 +71,8 @@ class LayerCost:
         output: Output shape for a batch of one.
         training_passes: Cost of the layer in a training step, in forward passes.
         frozen: Those of its parameters that are not trained.
+        saved_bytes: Activation bytes kept per sample for the backward pass; None if they are not known.
+        saved_mixed_bytes: The same in mixed precision.
     """
 
     name: str
@@ -86,6 +88,8 @@ class LayerCost:
     convolution: Convolution | None = None
     training_passes: float = TRAINING_PASSES
     frozen: int = 0
+    saved_bytes: float | None = None
+    saved_mixed_bytes: float | None = None
 
     @property
     def is_adapter(self) -> bool:
@@ -161,6 +165,17 @@ class NetworkCost:
         """Return the elements written by all layers in a forward pass per sample."""
         return sum(layer.activations for layer in self.layers)
 
+    def saved_bytes(self, *, mixed: bool) -> float | None:
+        """Return the activation bytes kept per sample for the backward pass, or None if they are not known."""
+        kept = [layer.saved_mixed_bytes if mixed else layer.saved_bytes for layer in self.layers]
+        known = [one for one in kept if one is not None]
+        return sum(known) if known and len(known) == len(kept) else None
+
+    @property
+    def half_weight_bytes(self) -> float:
+        """Return the bytes of the copies of weights in half precision that a step in mixed precision makes."""
+        return sum(layer.weight_bytes for layer in self.layers if layer.kind in HALF_KINDS) / 2
+
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
         """Return the geometry of every convolution, in order."""
@@ -180,6 +195,8 @@ class NetworkCost:
 ELEMENT_BYTES = 4
 PRODUCT_KINDS = frozenset({"linear", "matmul", "attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Kinds whose FLOP are those of matrix products."""
+HALF_KINDS = PRODUCT_KINDS | {"conv", "conv_transpose", "prelu"}
+"""Kinds that autocast computes in half precision, with a copy of their weights in it."""
 UNLAUNCHED_KINDS = frozenset({"view"})
 
 
@@ -314,6 +331,8 @@ def _scale_layer(layer: LayerCost, work: float, read: float, written: float) -> 
         read_bytes=layer.read_bytes * read,
         written_bytes=layer.written_bytes * written,
         activations=round(layer.activations * written),
+        saved_bytes=None if layer.saved_bytes is None else layer.saved_bytes * written,
+        saved_mixed_bytes=None if layer.saved_mixed_bytes is None else layer.saved_mixed_bytes * written,
         inputs=tuple(_scale_shape(shape, read) for shape in layer.inputs),
         output=_scale_shape(layer.output, written),
     )
