@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from math import prod
 from typing import Any
 
@@ -105,19 +105,34 @@ def _add_saved_bytes(recorder: OperatorRecorder, input_shape: Shape) -> list[Lay
     What belongs to no counted layer, such as a loss inside the module, counts with the last one.
     """
     layers = recorder.layers
-    try:
-        small, large = (
-            OperatorRecorder(recorder.module, fold=False).run_training(
-                torch.zeros((samples, *input_shape), dtype=recorder.dtype, device=recorder.device)
-            )
-            for samples in SAVED_BATCHES
-        )
-    except (Exception, SystemExit):  # noqa: BLE001 -- whatever a user's forward raises: what it keeps is not known
+    passes = _run_training_passes(recorder, input_shape)
+    if passes is None:
         return layers
+    small, large = passes
     more = {name: [b - a for a, b in zip(small.get(name, (0, 0)), both, strict=True)] for name, both in large.items()}
     kept = [more.pop(layer.name, [0, 0]) for layer in reversed(layers)][::-1]
     kept[-1:] = [[sum(part) for part in zip(one, *more.values(), strict=True)] for one in kept[-1:]]
     return [_with_saved_bytes(layer, *each) for layer, each in zip(layers, kept, strict=True)]
+
+
+def _run_training_passes(recorder: OperatorRecorder, input_shape: Shape) -> list[dict[str, list[int]]] | None:
+    """Return the bytes by layer of a batch of each of ``SAVED_BATCHES``, or None if the module cannot be trained.
+
+    What needs a device with numbers is first run on torch's fake tensors, which many libraries take for a compiler's.
+    """
+    surroundings: list[AbstractContextManager[Any]] = [nullcontext()]
+    if recorder.device.type == "cpu":
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        surroundings.insert(0, FakeTensorMode(allow_non_fake_inputs=True))
+    for surrounding in surroundings:
+        with suppress(Exception, SystemExit), surrounding:  # whatever a user's forward raises
+            batches = [
+                torch.zeros((samples, *input_shape), dtype=recorder.dtype, device=recorder.device)
+                for samples in SAVED_BATCHES
+            ]
+            return [OperatorRecorder(recorder.module, fold=False).run_training(batch) for batch in batches]
+    return None
 
 
 def _with_saved_bytes(layer: LayerCost, single: float, mixed: float) -> LayerCost:
