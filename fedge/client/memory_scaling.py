@@ -224,7 +224,9 @@ def describe_training_setup(experiment: Experiment, entry: FleetEntry) -> Traini
 
 
 def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) -> LayerWork:
-    return dataclasses.replace(layers, counted=sum_layers(narrow_network(network, width), training=True))
+    narrow = narrow_network(network, width)
+    counted = sum_layers(narrow, training=True, optimizer_state=layers.optimizer_state)
+    return dataclasses.replace(layers, counted=counted)
 
 
 def memory_limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:

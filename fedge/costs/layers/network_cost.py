@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from fedge.costs.gpu_rates import OPTIMISER_PASSES
+from fedge.costs.gpu_rates import count_optimiser_passes
 from fedge.types import OperationCounts
 
 TRAINING_PASSES = 3.0
@@ -200,15 +200,15 @@ HALF_KINDS = PRODUCT_KINDS | {"conv", "conv_transpose", "prelu"}
 UNLAUNCHED_KINDS = frozenset({"view"})
 
 
-def sum_layers(network: NetworkCost, *, training: bool = False) -> OperationCounts:
+def sum_layers(network: NetworkCost, *, training: bool = False, optimizer_state: float = 1.0) -> OperationCounts:
     """Sum a network's layers; a folded batch normalisation counts with its reads and writes in training.
 
     With ``training``, a layer counts by its share of a step that trains all weights, so that passes over the sums are
-    the step of a network with frozen parts.
+    the step of a network with frozen parts, whose optimiser keeps ``optimizer_state`` elements per parameter.
     """
     layers = [layer for layer in network.layers if layer.kind not in UNLAUNCHED_KINDS]
     if training:
-        layers = [_weigh_for_training(layer) for layer in layers]
+        layers = [_weigh_for_training(layer, count_optimiser_passes(optimizer_state)) for layer in layers]
     return OperationCounts(
         dense_flop=_sum_over(layers, lambda layer: layer.flop if _is_dense_convolution(layer) else 0.0),
         pointwise_flop=_sum_over(layers, lambda layer: layer.flop if _is_pointwise(layer) else 0.0),
@@ -219,13 +219,13 @@ def sum_layers(network: NetworkCost, *, training: bool = False) -> OperationCoun
     )
 
 
-def _weigh_for_training(layer: LayerCost) -> LayerCost:
+def _weigh_for_training(layer: LayerCost, updating: float) -> LayerCost:
     """Return a layer times its share of a full training step; frozen weights miss the optimiser's passes as well."""
     if layer.training_passes == TRAINING_PASSES and not layer.frozen:
         return layer
     share = layer.training_share
     trained = 1.0 - layer.frozen / layer.parameters if layer.parameters else float(share == 1.0)
-    of_weights = (layer.training_passes + OPTIMISER_PASSES * trained) / (TRAINING_PASSES + OPTIMISER_PASSES)
+    of_weights = (layer.training_passes + updating * trained) / (TRAINING_PASSES + updating)
     return dataclasses.replace(
         layer,
         flop=layer.flop * share,
