@@ -310,6 +310,10 @@ class WorkloadSpec(_SpecModel):
     """Whether steps are computed in half precision where torch considers it safe: bfloat16, or float16 with scaled
     gradients. Weights, evaluation and measured profiles stay in single precision.
     """
+    optimizer_state: Annotated[float, Field(ge=0)] | None = None
+    """Elements that the task's own optimiser keeps per trained parameter, such as 2 of Adam; None: that of a task file
+    is counted when the experiment is read, and of a class, which cannot be seen, 3 are assumed. SGD has 1.
+    """
     memory: MemorySpec = MemorySpec()
     network: NetworkSpec | None = None
     model_mb: Positive | None = None

@@ -183,6 +183,8 @@ class LayerWork:
     loading: Loading = "workers"
     image_mpixel: float = 0.25
     """Megapixels of a stored image; unused if samples are cached."""
+    optimizer_state: float = 1.0
+    """Elements that the optimiser keeps per parameter: 1 for SGD with momentum."""
 
 
 @dataclass(frozen=True, slots=True)

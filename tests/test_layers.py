@@ -75,6 +75,8 @@ HOMES: dict[str, tuple[str, ...]] = {
         "fedge.workloads",
         "fedge.worker",
         "fedge.costs.layers.torch_trace",
+        "fedge.costs.layers.saved_activations",
+        "fedge.costs.memory.optimizer_state",
         "fedge.costs.layers.network_source",
         "fedge.analysis.roofline.layer_benchmark",
         "fedge.analysis.roofline.microbenchmark",

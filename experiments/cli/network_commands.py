@@ -159,16 +159,24 @@ def predict(
     board: Board = "tx2",
     batch_size: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per step.")] = 32,
     input_shape: InputShape = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="Class of torch.optim, such as AdamW; SGD with momentum by default.")
+    ] = None,
+    mixed_precision: Annotated[bool, typer.Option("--mixed-precision", help="Compute in half precision.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict peak memory and time of a training step, and the largest batch that fits.
 
-    Example: fedge memory predict mobilenet_v2 --board tx2 --batch-size 64
+    Example: fedge memory predict mobilenet_v2 --board tx2 --batch-size 64 --optimizer AdamW
     """
     from fedge.analysis.memory_prediction import memory_prediction_to_dict, predict_memory
     from fedge.client.memory_scaling import estimate_usable_mb
+    from fedge.costs.memory.optimizer_state import count_torch_optimizer
+    from fedge.costs.memory.step_need import TrainingSetup
 
-    prediction = predict_memory(network, board, batch_size, input_shape, usable_mb=estimate_usable_mb)
+    state = 1.0 if optimizer is None else count_torch_optimizer(optimizer, "--optimizer")
+    setup = TrainingSetup(state, mixed=mixed_precision)
+    prediction = predict_memory(network, board, batch_size, input_shape, usable_mb=estimate_usable_mb, setup=setup)
     if as_json:
         print_json(memory_prediction_to_dict(prediction), indent=2)
         return

@@ -107,8 +107,31 @@ def build_experiment(
         set_field(raw, key, value, option)
     with blame_overrides(path, [key for key, _ in changes], option):
         _drop_narrow_width(raw, path)
-        experiment = add_network_layers(resolve_experiment(raw, path), str(path))
+        experiment = _add_optimizer_state(add_network_layers(resolve_experiment(raw, path), str(path)))
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
+
+
+def _add_optimizer_state(experiment: Experiment) -> Experiment:
+    """Return the experiment with the state of its task file's optimiser counted, SGD's if it has none of its own.
+
+    It stays unknown if the file cannot be read or its optimiser not be counted.
+    """
+    work = experiment.workload
+    if work.optimizer_state is not None or not work.task.endswith(TASK_FILE_SUFFIX):
+        return experiment
+    with suppress(OSError, UnicodeError, Refusal):  # the checks of a run refuse a task that cannot be loaded
+        text = Path(work.task).read_text(encoding="utf-8")
+        state = _count_task_optimizer(work.task, text) if "optimizer" in text else 1.0
+        return experiment.model_copy(update={"workload": work.model_copy(update={"optimizer_state": state})})
+    return experiment
+
+
+def _count_task_optimizer(name: str, text: str) -> float | None:
+    from fedge.costs.memory.optimizer_state import count_optimizer_state
+    from fedge.worker.tasks import task_from_source
+
+    made = task_from_source(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest()).optimizer
+    return 1.0 if made is None else count_optimizer_state(made)
 
 
 def _drop_narrow_width(raw: Mapping[str, Any], path: Path) -> None:
@@ -216,6 +239,8 @@ def _drop_backend_keys(raw: dict[str, Any], changes: Sequence[tuple[str, Any]], 
 def _drop_stale_layers(raw: Mapping[str, Any], field: str) -> None:
     """Remove what was filled in for a saved run's network, task or loader if the override selects another one."""
     workload = raw.get("workload")
+    if field == "workload.task" and isinstance(workload, dict):
+        workload.pop("optimizer_state", None)
     if field in OWN_TASK_FIELDS and isinstance(workload, dict):
         own = workload.get("network")
         if isinstance(own, dict) and own.get("model") == workload.get("task"):

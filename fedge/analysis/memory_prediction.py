@@ -10,7 +10,13 @@ from typing import Any
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
-from fedge.costs.memory.step_need import StepNeed, find_largest_batch, predict_step_need
+from fedge.costs.memory.step_need import (
+    MEASURED_SETUP,
+    StepNeed,
+    TrainingSetup,
+    find_largest_batch,
+    predict_step_need,
+)
 from fedge.devices import catalogue
 from fedge.types import DeviceSpec
 
@@ -36,6 +42,7 @@ class MemoryPrediction:
     limit_mb: float
     largest_batch: int
     largest_sure_batch: int
+    setup: TrainingSetup = MEASURED_SETUP
 
     @property
     def listed_batches(self) -> list[int]:
@@ -49,7 +56,7 @@ class MemoryPrediction:
 
     def predict_need(self, batch_size: int) -> StepNeed:
         """Predict the need of another batch size."""
-        return predict_step_need(self.network, self.device, batch_size)
+        return predict_step_need(self.network, self.device, batch_size, self.setup)
 
 
 def predict_memory(
@@ -59,6 +66,7 @@ def predict_memory(
     input_shape: str | None = None,
     *,
     usable_mb: Callable[[DeviceSpec], float],
+    setup: TrainingSetup = MEASURED_SETUP,
 ) -> MemoryPrediction:
     """Predict a step's need and the batches that fit into the memory that the board leaves for training.
 
@@ -70,17 +78,21 @@ def predict_memory(
     known = find_known_network(model) if input_shape is None else None
     network = known or load_network_cost(model, parse_input_shape(input_shape))
     spec = catalogue.find(device)
-    return predict_network_memory(network, spec, batch_size, usable_mb(spec))
+    return predict_network_memory(network, spec, batch_size, usable_mb(spec), setup)
 
 
 def predict_network_memory(
-    network: NetworkCost, device: DeviceSpec, batch_size: int, limit_mb: float
+    network: NetworkCost,
+    device: DeviceSpec,
+    batch_size: int,
+    limit_mb: float,
+    setup: TrainingSetup = MEASURED_SETUP,
 ) -> MemoryPrediction:
     """Predict the need of a step of a network, and the largest batches that fit."""
 
     def find_largest(sds: float) -> int:
         def fits(batch: int) -> bool:
-            step = predict_step_need(network, device, batch)
+            step = predict_step_need(network, device, batch, setup)
             return step.memory_mb * math.exp(sds * step.memory_sd_log) <= limit_mb
 
         return find_largest_batch(fits)
@@ -89,10 +101,11 @@ def predict_network_memory(
         network,
         device=device,
         batch_size=batch_size,
-        step=predict_step_need(network, device, batch_size),
+        step=predict_step_need(network, device, batch_size, setup),
         limit_mb=limit_mb,
         largest_batch=find_largest(0.0),
         largest_sure_batch=find_largest(CONFIDENT_SDS),
+        setup=setup,
     )
 
 

@@ -21,7 +21,13 @@ from fedge.costs.memory.scale_choice import (
     extend_history,
     list_scales,
 )
-from fedge.costs.memory.step_need import StepNeed, predict_step_need
+from fedge.costs.memory.step_need import (
+    MEASURED_SETUP,
+    MOST_OPTIMIZER_STATE,
+    StepNeed,
+    TrainingSetup,
+    predict_step_need,
+)
 from fedge.decisions.planning import JOINT_POLICY
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
@@ -42,6 +48,7 @@ from fedge.types import (
     Workload,
 )
 from fedge.wire import ClientState, RequestMessage
+from fedge.workloads import TASK_FILE_SUFFIX
 
 SYSTEM_SHARE = 0.3
 # Share of a board's memory used by the operating system, the desktop and buffers. A default; it differs between
@@ -62,6 +69,7 @@ class ScalingContext:
         can_narrow: Returns whether the task's network can be narrowed; called only if needed.
         width: Largest width that the board may train.
         is_width_planned: Whether the server's plan may ask for a narrower network.
+        setup: The optimiser's state and the precision of steps.
     """
 
     network: NetworkCost
@@ -73,6 +81,7 @@ class ScalingContext:
     can_narrow: Callable[[], bool]
     width: float = 1.0
     is_width_planned: bool = False
+    setup: TrainingSetup = MEASURED_SETUP
     _needs: dict[TrainingScale, StepNeed] = field(default_factory=dict)
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
     _shares: dict[float, float] = field(default_factory=dict)
@@ -87,7 +96,7 @@ class ScalingContext:
         """Return the predicted memory of a step, not corrected by the board's history."""
         if scale not in self._needs:
             network, batch_size = narrow_network(self.network, scale.width), self._priced_batch_size(scale)
-            self._needs[scale] = predict_step_need(network, self.device, batch_size)
+            self._needs[scale] = predict_step_need(network, self.device, batch_size, self.setup)
         return self._needs[scale]
 
     def parameter_share(self, scale: TrainingScale | None) -> float:
@@ -194,11 +203,30 @@ def build_scaling_context(
         can_narrow=may,
         width=entry.width,
         is_width_planned=experiment.policy.name == JOINT_POLICY,
+        setup=describe_training_setup(experiment, entry),
     )
 
 
+def describe_training_setup(experiment: Experiment, entry: FleetEntry) -> TrainingSetup:
+    """Return the optimiser's state and the precision of an entry's steps.
+
+    An own optimiser that was not counted is taken to keep the most. FedProx keeps the weights that it started from.
+    """
+    work = experiment.workload
+    priced_mixed = entry.cost is None and work.network is not None and work.network.mixed
+    is_own = ":" in work.task or work.task.endswith(TASK_FILE_SUFFIX)
+    assumed = work.optimizer_state is None and is_own
+    state = work.optimizer_state
+    if state is None:
+        state = MOST_OPTIMIZER_STATE if assumed else MEASURED_SETUP.optimizer_state
+    starts = 1.0 if experiment.strategy.options.get("proximal_mu") else 0.0
+    return TrainingSetup(state + starts, mixed=work.mixed_precision or priced_mixed, assumed=assumed)
+
+
 def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) -> LayerWork:
-    return dataclasses.replace(layers, counted=sum_layers(narrow_network(network, width), training=True))
+    narrow = narrow_network(network, width)
+    counted = sum_layers(narrow, training=True, optimizer_state=layers.optimizer_state)
+    return dataclasses.replace(layers, counted=counted)
 
 
 def memory_limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:

@@ -24,10 +24,10 @@ PASSES = {"train": 3.0, "infer": 1.0}
 """Forward passes that a minibatch is equivalent to: a training step also computes gradients of inputs and of
 weights."""
 OPTIMISER_PASSES = 5.0
-"""Times that SGD with momentum moves the weights: it reads weights, gradients and momentum, and writes weights and
-momentum."""
+"""Times that SGD with momentum moves the weights; see ``count_optimiser_passes``."""
 MIXED_FLOP, MIXED_BYTES = 0.25, 0.5
-"""Time in mixed precision relative to single precision: arithmetic on tensor cores, and half as many bytes.
+"""Time in mixed precision relative to single precision: arithmetic on tensor cores, and half as many bytes. GPUs
+without tensor cores accumulate halves in single precision, so that only the bytes become fewer.
 
 Defaults. A larger MIXED_FLOP suits convolutions in TF32 (torch's default), where tensor cores already speed up single
 precision."""
@@ -48,6 +48,7 @@ The first four are shares of the data sheet's peak. Then follow: memory passes o
 three times those of inference; seconds per operator launch at 1.3 GHz; the time of a training step relative to
 three forward passes; and how much faster convolutions in single precision are on ``TF32_GENERATIONS``. Wider spreads
 follow the measurements more closely but transfer worse to unknown networks."""
+TENSOR_CORE_GENERATIONS = ("Volta", "Ampere")
 TF32_GENERATIONS = ("Ampere",)
 """Generations on whose tensor cores cuDNN convolves in single precision (TF32) by default.
 
@@ -72,6 +73,7 @@ class RateObservation:
     Attributes:
         seconds: GPU time in seconds; not used in predictions.
         slope: Whether ``seconds`` is the increase for ``batch_size`` more samples, without costs per step.
+        optimizer_state: Elements that the optimiser keeps per parameter.
     """
 
     device: str
@@ -82,6 +84,7 @@ class RateObservation:
     seconds: float
     mixed: bool = False
     slope: bool = False
+    optimizer_state: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,9 +152,10 @@ def _build_terms(one: RateObservation, spec: DeviceSpec, width: int) -> tuple[Fl
     """
     has, batch = one.counted, one.batch_size
     passes = PASSES["train" if one.training else "infer"]
-    flops = spec.gpu_gflops.value * 1e9 / (MIXED_FLOP if one.mixed else 1.0)
+    flops = spec.gpu_gflops.value * 1e9 / (mixed_flop_share(spec) if one.mixed else 1.0)
     bytes_ = spec.mem_gbps.value * 1e9 / (MIXED_BYTES if one.mixed else 1.0)
-    moves = 0.0 if one.slope else (PASSES["train"] + OPTIMISER_PASSES if one.training else 1.0)
+    updating = PASSES["train"] + count_optimiser_passes(one.optimizer_state)
+    moves = 0.0 if one.slope else (updating if one.training else 1.0)
     moved = passes * batch * has.moved_bytes / bytes_
     once = 0.0 if one.slope else passes * has.operators * _LAUNCH_CLOCK_MHZ / max(spec.gpu_mhz)
     tensor_cores = {"tensor_cores": -1.0} if find_gpu_generation(spec) in TF32_GENERATIONS and not one.mixed else {}
@@ -169,6 +173,19 @@ def _build_terms(one: RateObservation, spec: DeviceSpec, width: int) -> tuple[Fl
         for name, power in powers.items():
             exponents[row, _TERM_INDEX[name]] = power
     return np.array([size for size, _ in summands]), exponents
+
+
+def count_optimiser_passes(optimizer_state: float) -> float:
+    """Return how often an optimiser moves the weights.
+
+    It reads weights, gradients and its state, and writes weights and state.
+    """
+    return 3.0 + 2.0 * optimizer_state
+
+
+def mixed_flop_share(spec: DeviceSpec) -> float:
+    """Return the time of arithmetic in mixed precision relative to single precision on a board's GPU."""
+    return MIXED_FLOP if find_gpu_generation(spec) in TENSOR_CORE_GENERATIONS else 1.0
 
 
 def find_gpu_generation(spec: DeviceSpec) -> str:

@@ -180,6 +180,7 @@ def _build_observation(device: str, batch: LayeredBatch, gpu_s: float) -> RateOb
         training=training,
         seconds=gpu_s,
         mixed=layers.mixed,
+        optimizer_state=layers.optimizer_state,
     )
 
 

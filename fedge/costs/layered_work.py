@@ -81,7 +81,9 @@ def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
             raise UnknownName("fleet.cost", entry.cost, tuple(sizes))
         return Workload(entry.cost, sizes[entry.cost].batch_size if own is None else own)
     if workload.network is not None:
-        return Workload(workload.cost, workload.batch_size, layers=layer_work_from_spec(workload.network))
+        state = 1.0 if workload.optimizer_state is None else workload.optimizer_state
+        layers = layer_work_from_spec(workload.network, state)
+        return Workload(workload.cost, workload.batch_size, layers=layers)
     known = sizes.get(workload.cost)
     same = known is None or known.batch_size == workload.batch_size
     return Workload(workload.cost, workload.batch_size, layers=None if same else find_known_layers(workload.cost))
@@ -106,7 +108,7 @@ def count_priced_bytes(entry: FleetEntry, workload: WorkloadSpec) -> float | Non
     return None if network is None else float(ELEMENT_BYTES * network.trained_parameters)
 
 
-def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:
+def layer_work_from_spec(spec: NetworkSpec, optimizer_state: float = 1.0) -> LayerWork:
     """Return the layers of an experiment's own network.
 
     Raises:
@@ -114,10 +116,11 @@ def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:
     """
     return LayerWork(
         label_network(spec.model).partition(".py")[0],
-        counted=sum_layers(network_from_spec(spec), training=True),
+        counted=sum_layers(network_from_spec(spec), training=True, optimizer_state=optimizer_state),
         mixed=spec.mixed,
         loading=spec.loading,
         image_mpixel=spec.image_mpixel,
+        optimizer_state=optimizer_state,
     )
 
 

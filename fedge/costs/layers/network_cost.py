@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from fedge.costs.gpu_rates import OPTIMISER_PASSES
+from fedge.costs.gpu_rates import count_optimiser_passes
 from fedge.types import OperationCounts
 
 TRAINING_PASSES = 3.0
@@ -71,6 +71,8 @@ class LayerCost:
         output: Output shape for a batch of one.
         training_passes: Cost of the layer in a training step, in forward passes.
         frozen: Those of its parameters that are not trained.
+        saved_bytes: Activation bytes kept per sample for the backward pass; None if they are not known.
+        saved_mixed_bytes: The same in mixed precision.
     """
 
     name: str
@@ -86,6 +88,8 @@ class LayerCost:
     convolution: Convolution | None = None
     training_passes: float = TRAINING_PASSES
     frozen: int = 0
+    saved_bytes: float | None = None
+    saved_mixed_bytes: float | None = None
 
     @property
     def is_adapter(self) -> bool:
@@ -161,6 +165,17 @@ class NetworkCost:
         """Return the elements written by all layers in a forward pass per sample."""
         return sum(layer.activations for layer in self.layers)
 
+    def saved_bytes(self, *, mixed: bool) -> float | None:
+        """Return the activation bytes kept per sample for the backward pass, or None if they are not known."""
+        kept = [layer.saved_mixed_bytes if mixed else layer.saved_bytes for layer in self.layers]
+        known = [one for one in kept if one is not None]
+        return sum(known) if known and len(known) == len(kept) else None
+
+    @property
+    def half_weight_bytes(self) -> float:
+        """Return the bytes of the copies of weights in half precision that a step in mixed precision makes."""
+        return sum(layer.weight_bytes for layer in self.layers if layer.kind in HALF_KINDS) / 2
+
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
         """Return the geometry of every convolution, in order."""
@@ -180,18 +195,20 @@ class NetworkCost:
 ELEMENT_BYTES = 4
 PRODUCT_KINDS = frozenset({"linear", "matmul", "attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Kinds whose FLOP are those of matrix products."""
+HALF_KINDS = PRODUCT_KINDS | {"conv", "conv_transpose", "prelu"}
+"""Kinds that autocast computes in half precision, with a copy of their weights in it."""
 UNLAUNCHED_KINDS = frozenset({"view"})
 
 
-def sum_layers(network: NetworkCost, *, training: bool = False) -> OperationCounts:
+def sum_layers(network: NetworkCost, *, training: bool = False, optimizer_state: float = 1.0) -> OperationCounts:
     """Sum a network's layers; a folded batch normalisation counts with its reads and writes in training.
 
     With ``training``, a layer counts by its share of a step that trains all weights, so that passes over the sums are
-    the step of a network with frozen parts.
+    the step of a network with frozen parts, whose optimiser keeps ``optimizer_state`` elements per parameter.
     """
     layers = [layer for layer in network.layers if layer.kind not in UNLAUNCHED_KINDS]
     if training:
-        layers = [_weigh_for_training(layer) for layer in layers]
+        layers = [_weigh_for_training(layer, count_optimiser_passes(optimizer_state)) for layer in layers]
     return OperationCounts(
         dense_flop=_sum_over(layers, lambda layer: layer.flop if _is_dense_convolution(layer) else 0.0),
         pointwise_flop=_sum_over(layers, lambda layer: layer.flop if _is_pointwise(layer) else 0.0),
@@ -202,13 +219,13 @@ def sum_layers(network: NetworkCost, *, training: bool = False) -> OperationCoun
     )
 
 
-def _weigh_for_training(layer: LayerCost) -> LayerCost:
+def _weigh_for_training(layer: LayerCost, updating: float) -> LayerCost:
     """Return a layer times its share of a full training step; frozen weights miss the optimiser's passes as well."""
     if layer.training_passes == TRAINING_PASSES and not layer.frozen:
         return layer
     share = layer.training_share
     trained = 1.0 - layer.frozen / layer.parameters if layer.parameters else float(share == 1.0)
-    of_weights = (layer.training_passes + OPTIMISER_PASSES * trained) / (TRAINING_PASSES + OPTIMISER_PASSES)
+    of_weights = (layer.training_passes + updating * trained) / (TRAINING_PASSES + updating)
     return dataclasses.replace(
         layer,
         flop=layer.flop * share,
@@ -314,6 +331,8 @@ def _scale_layer(layer: LayerCost, work: float, read: float, written: float) -> 
         read_bytes=layer.read_bytes * read,
         written_bytes=layer.written_bytes * written,
         activations=round(layer.activations * written),
+        saved_bytes=None if layer.saved_bytes is None else layer.saved_bytes * written,
+        saved_mixed_bytes=None if layer.saved_mixed_bytes is None else layer.saved_mixed_bytes * written,
         inputs=tuple(_scale_shape(shape, read) for shape in layer.inputs),
         output=_scale_shape(layer.output, written),
     )

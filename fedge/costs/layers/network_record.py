@@ -116,6 +116,8 @@ class _LayerRecord(BaseModel):
     convolution: _ConvolutionRecord | None = None
     training_passes: _Amount = TRAINING_PASSES
     frozen: _Whole = 0
+    saved_bytes: _Amount | None = None
+    saved_mixed_bytes: _Amount | None = None
 
     def to_layer(self) -> LayerCost:
         fields = self.model_dump()
@@ -167,8 +169,8 @@ def cost_from_variant(data: dict[str, Any], where: str) -> NetworkCost:
 
 
 LAYER_COLUMNS = tuple(field.name for field in dataclass_fields(LayerCost))
-FROZEN_COLUMNS = 2
-"""The last columns, which only layers with frozen weights, or before everything that is trained, have."""
+OPTIONAL_COLUMNS = 2
+"""Columns of frozen weights, and after them of kept activations, that stand in pairs where a layer has them."""
 ABSENT = "-"
 
 
@@ -217,6 +219,8 @@ def _format_layer(layer: LayerCost) -> str:
     numbers = (layer.flop, layer.read_bytes, layer.written_bytes, layer.weight_bytes)
     shapes = ",".join(_format_shape(shape) for shape in layer.inputs) or ABSENT
     geometry = convolution_to_list(layer.convolution)
+    saved = layer.saved_bytes, layer.saved_mixed_bytes
+    kept = () if None in saved else tuple(f"{number:.17g}" for number in saved)
     has_frozen = layer.frozen > 0 or layer.training_passes != TRAINING_PASSES
     return " ".join([
         "_".join(layer.name.split()) or ABSENT,
@@ -227,13 +231,15 @@ def _format_layer(layer: LayerCost) -> str:
         shapes,
         _format_shape(layer.output) or ABSENT,
         ABSENT if geometry is None else ",".join(f"{number:.17g}" for number in geometry),
-        *((f"{layer.training_passes:g}", str(layer.frozen)) if has_frozen else ()),
+        *((f"{layer.training_passes:g}", str(layer.frozen)) if has_frozen or kept else ()),
+        *kept,
     ])  # fmt: skip
 
 
 def _parse_layer(line: str) -> LayerCost:
     values = line.split()
-    columns = LAYER_COLUMNS if len(values) == len(LAYER_COLUMNS) else LAYER_COLUMNS[:-FROZEN_COLUMNS]
+    missing = len(LAYER_COLUMNS) - len(values)
+    columns = LAYER_COLUMNS[:-missing] if missing in {OPTIONAL_COLUMNS, 2 * OPTIONAL_COLUMNS} else LAYER_COLUMNS
     row = dict(zip(columns, values, strict=True))
     numbers = {name: float(row[name]) for name in ("flop", "read_bytes", "written_bytes", "weight_bytes")}
     inputs, output, geometry = row["inputs"], row["output"], row["convolution"]
@@ -248,6 +254,8 @@ def _parse_layer(line: str) -> LayerCost:
         convolution=None if geometry == ABSENT else _parse_convolution_text(geometry),
         training_passes=float(row.get("training_passes", TRAINING_PASSES)),
         frozen=int(row.get("frozen", 0)),
+        saved_bytes=float(row["saved_bytes"]) if "saved_bytes" in row else None,
+        saved_mixed_bytes=float(row["saved_mixed_bytes"]) if "saved_mixed_bytes" in row else None,
     )
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -27,9 +29,15 @@ from fedge.costs.layers.counting_rules import (
     build_layer_cost,
 )
 from fedge.costs.layers.network_cost import TRAINING_PASSES, Convolution, LayerCost, NetworkCost, Shape
+from fedge.costs.layers.saved_activations import SavedActivations, storage_id
 from fedge.errors import BadInput
 from fedge.registry import describe_failure
 
+SAVED_BATCHES = (2, 3)
+"""Samples of the passes that show what autograd keeps: batch normalisation trains on no single value per channel."""
+RECURRENT_RESERVE = 3.0
+"""Bytes that a recurrent layer's fused kernel keeps, relative to those of its single steps: oneDNN keeps 1 to 2.9 times
+as many (LSTM, GRU and plain layers of 16 to 128 hidden elements); cuDNN's reserve is not known to us."""
 FROZEN_PASSES = 2.0
 """Cost of a layer with frozen weights in a training step that goes back through it: forward and gradient of inputs."""
 
@@ -47,7 +55,7 @@ def trace_module(module: nn.Module, input_shape: Shape, name: str, *, fold_batch
     return NetworkCost(
         name,
         input_shape=input_shape,
-        layers=tuple(recorder.layers),
+        layers=tuple(_add_saved_bytes(recorder, input_shape)),
         source="traced with torch",
         unknown=tuple(recorder.unknown),
     )
@@ -91,13 +99,49 @@ def _run_module(module: nn.Module, input_shape: Shape, name: str, fold: bool) ->
     raise BadInput(name, got, "a forward that takes this input, or the input that it takes (--input-shape)")
 
 
+def _add_saved_bytes(recorder: OperatorRecorder, input_shape: Shape) -> list[LayerCost]:
+    """Return the layers with what autograd keeps of them; unchanged if the module fails in training mode.
+
+    What belongs to no counted layer, such as a loss inside the module, counts with the last one.
+    """
+    layers = recorder.layers
+    passes = _run_training_passes(recorder, input_shape)
+    if passes is None:
+        return layers
+    small, large = passes
+    more = {name: [b - a for a, b in zip(small.get(name, (0, 0)), both, strict=True)] for name, both in large.items()}
+    kept = [more.pop(layer.name, [0, 0]) for layer in reversed(layers)][::-1]
+    kept[-1:] = [[sum(part) for part in zip(one, *more.values(), strict=True)] for one in kept[-1:]]
+    return [_with_saved_bytes(layer, *each) for layer, each in zip(layers, kept, strict=True)]
+
+
+def _run_training_passes(recorder: OperatorRecorder, input_shape: Shape) -> list[dict[str, list[int]]] | None:
+    """Return the bytes by layer of a batch of each of ``SAVED_BATCHES``, or None if the module cannot be trained.
+
+    What needs a device with numbers is first run on torch's fake tensors, which many libraries take for a compiler's.
+    """
+    surroundings: list[AbstractContextManager[Any]] = [nullcontext()]
+    if recorder.device.type == "cpu":
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        surroundings.insert(0, FakeTensorMode(allow_non_fake_inputs=True))
+    for surrounding in surroundings:
+        with suppress(Exception, SystemExit), surrounding:  # whatever a user's forward raises
+            batches = [
+                torch.zeros((samples, *input_shape), dtype=recorder.dtype, device=recorder.device)
+                for samples in SAVED_BATCHES
+            ]
+            return [OperatorRecorder(recorder.module, fold=False).run_training(batch) for batch in batches]
+    return None
+
+
+def _with_saved_bytes(layer: LayerCost, single: float, mixed: float) -> LayerCost:
+    reserve = RECURRENT_RESERVE if layer.kind in aten.RECURRENT else 1.0
+    return dataclasses.replace(layer, saved_bytes=reserve * single, saved_mixed_bytes=reserve * mixed)
+
+
 def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _storage_id(tensor: Tensor) -> int:
-    """Return an identifier shared by all tensors that view the same storage."""
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 -- torch has no public name for it
 
 
 class OperatorRecorder:
@@ -111,6 +155,7 @@ class OperatorRecorder:
     def __init__(self, module: nn.Module, fold: bool) -> None:
         self.module = module
         self.fold = fold
+        self.device, self.dtype = torch.device("meta"), torch.float32
         self.layers: list[LayerCost] = []
         self.unknown: list[str] = []
         self.quiet = 0
@@ -131,21 +176,46 @@ class OperatorRecorder:
 
     def run(self, images: Tensor) -> None:
         """Run one forward pass; fills ``layers`` and ``unknown``."""
+        self.device, self.dtype = images.device, images.dtype
         state = {key: value.detach().to(images.device) for key, value in _named_tensors(self.module).items()}
         trained = {key: weight.requires_grad for key, weight in self.module.named_parameters()}
         for key, tensor in state.items():
-            self._constant.add(_storage_id(tensor))
+            self._constant.add(storage_id(tensor))
             if key in trained:
-                self._unseen[_storage_id(tensor)] = tensor.numel()
-                (self._trained if trained[key] else self._frozen)[_storage_id(tensor)] = tensor.numel()
+                self._unseen[storage_id(tensor)] = tensor.numel()
+                (self._trained if trained[key] else self._frozen)[storage_id(tensor)] = tensor.numel()
         self._kept.extend(state.values())
-        surroundings = (_evaluation_mode(self.module), self._track_modules(), torch.device(images.device))
+        surroundings = (_set_mode(self.module, training=False), self._track_modules(), torch.device(images.device))
         with torch.no_grad(), ExitStack() as stack:
             for part in (*surroundings, _FunctionMode(self), _DispatchMode(self)):
                 stack.enter_context(part)
             torch.func.functional_call(self.module, state, (images,))
         self._kept.clear()
         self.layers.extend(self._unused_parameters())
+
+    def run_training(self, samples: Tensor) -> dict[str, list[int]]:
+        """Run one forward pass in training mode, and return ``SavedActivations.bytes_by_layer``."""
+        tensors, device = _named_tensors(self.module), samples.device
+        state = {key: tensor.detach().to(device, copy=True) for key, tensor in tensors.items()}
+        for key, weight in self.module.named_parameters():
+            state[key].requires_grad_(weight.requires_grad)
+        saved = SavedActivations()
+        parts = (
+            warnings.catch_warnings(action="ignore"),  # as of a training that nobody asked for
+            torch.random.fork_rng(devices=[]),
+            sdpa_kernel(SDPBackend.MATH),
+            _set_mode(self.module, training=True),
+            self._track_modules(),
+            torch.device(device),
+            _SavingMode(self, saved),
+            torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor),
+        )
+        with torch.enable_grad(), ExitStack() as stack:
+            for part in parts:
+                stack.enter_context(part)
+            torch.func.functional_call(self.module, state, (samples,))
+        saved.finish()
+        return saved.bytes_by_layer
 
     def _unused_parameters(self) -> Iterator[LayerCost]:
         """Yield a layer for parameters that the pass did not use (such as a head for training), to count them."""
@@ -180,32 +250,33 @@ class OperatorRecorder:
 
         return enter, leave
 
-    def _layer_name(self, kind: str) -> str:
+    def layer_name(self, kind: str) -> str:
+        """Return the name of the running module, or of an operator of this kind in a module with parts."""
         path, leaf = self._path[-1] if self._path else ("", False)
         return path if leaf and path else f"{path}.{kind}".lstrip(".")
 
     def depends_on_sample(self, tensor: Tensor) -> bool:
         """Return whether a tensor depends on the sample."""
-        return _storage_id(tensor) not in self._constant
+        return storage_id(tensor) not in self._constant
 
     def mark_tensors(self, tensors: Sequence[Tensor], used: Sequence[Tensor], *, constant: bool | None) -> None:
         """Record of tensors computed from others whether they are constant, i.e. depend on no sample (None: as they
         were), and whether they depend on trained parameters.
         """
-        follows = any(_storage_id(tensor) in self._trained.keys() | self._follows_trained for tensor in used)
+        follows = any(storage_id(tensor) in self._trained.keys() | self._follows_trained for tensor in used)
         for tensor in tensors:
             self._kept.append(tensor)
             if constant is not None:
-                (self._constant.add if constant else self._constant.discard)(_storage_id(tensor))
+                (self._constant.add if constant else self._constant.discard)(storage_id(tensor))
             if follows:
-                self._follows_trained.add(_storage_id(tensor))
+                self._follows_trained.add(storage_id(tensor))
 
     def count_training(self, used: Sequence[Tensor]) -> tuple[float, int]:
         """Return the passes of a training step through an operator, and its frozen parameters that no layer has used.
 
         Most of its weights decide: a trained bias needs no gradient of a frozen weight.
         """
-        storages = [_storage_id(tensor) for tensor in used]
+        storages = [storage_id(tensor) for tensor in used]
         if not any(storage in self._frozen for storage in storages):
             reached = not self._frozen or any(s in self._trained or s in self._follows_trained for s in storages)
             return (TRAINING_PASSES if reached else 1.0), 0
@@ -218,7 +289,7 @@ class OperatorRecorder:
 
     def claim_parameters(self, tensors: Sequence[Tensor]) -> int:
         """Return the number of parameters in these tensors that no earlier layer has used, and mark them as used."""
-        return sum(self._unseen.pop(_storage_id(tensor), 0) for tensor in tensors)
+        return sum(self._unseen.pop(storage_id(tensor), 0) for tensor in tensors)
 
     def add_operation(
         self, operation: Operation, used: Sequence[Tensor], out: Tensor, shape: Convolution | None = None
@@ -226,11 +297,11 @@ class OperatorRecorder:
         """Record an operator as a layer, with the tensors it read and the one it wrote."""
         passes, frozen = self.count_training(used)
         parameters = self.claim_parameters(used)
-        name = self._layer_name(operation.kind)
-        made_by = self._made_by.get(_storage_id(used[0])) if used and self.fold else None
+        name = self.layer_name(operation.kind)
+        made_by = self._made_by.get(storage_id(used[0])) if used and self.fold else None
         layer = build_layer_cost(name, operation, parameters, shape, made_by=made_by)
         self.layers.append(dataclasses.replace(layer, training_passes=passes, frozen=frozen))
-        self._made_by[_storage_id(out)] = operation.kind
+        self._made_by[storage_id(out)] = operation.kind
 
     def report_unknown(self, name: str) -> None:
         """Record an operator without a counting rule."""
@@ -239,16 +310,18 @@ class OperatorRecorder:
 
 
 @contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Put the module and its parts into evaluation mode, and restore each afterwards."""
-    training = [part for part in module.modules() if part.training]
+def _set_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put the module and its parts into training or evaluation mode, and restore each afterwards."""
+    before = [(part, part.training) for part in module.modules()]
     try:
-        for part in training:
+        if training:
+            module.train()  # which a module may override to keep parts of it in evaluation mode
+        for part, _ in () if training else before:
             part.training = False
         yield
     finally:
-        for part in training:
-            part.training = True
+        for part, was in before:
+            part.training = was
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -294,6 +367,25 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+class _SavingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells of every executed operator that it keeps activations for."""
+
+    def __init__(self, recorder: OperatorRecorder, saved: SavedActivations) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recorder, self.saved = recorder, saved
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = aten.strip_operator_name(func._schema.name)  # noqa: SLF001 -- as above
+        if name not in aten.VIEWS:
+            kind = aten.KINDS.get(name, name)
+            layer, outs = self.recorder.layer_name(kind), _find_tensors(out)
+            self.saved.note_operator(layer, kind, _find_tensors((args, kwargs)), outs)
+            if name == "_safe_softmax":  # which torch uses in its own attention only
+                self.saved.note_attention(layer, outs)
+        return out
+
+
 def _find_tensors(values: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
@@ -309,7 +401,7 @@ def _record_operator(
     constant = (
         name in aten.CREATORS or name in aten.FREE or not any(recorder.depends_on_sample(tensor) for tensor in used)
     )
-    in_place = _storage_id(outs[0]) in {_storage_id(tensor) for tensor in used}
+    in_place = storage_id(outs[0]) in {storage_id(tensor) for tensor in used}
     # Constants written to part of a tensor do not make the rest constant.
     recorder.mark_tensors(outs, used, constant=None if in_place and constant else constant)
     if name in aten.FREE:

@@ -20,6 +20,7 @@ import numpy as np
 import yaml
 
 from fedge.costs.cost_profile import load_yaml, round_digits
+from fedge.costs.gpu_rates import MIXED_BYTES, OPTIMISER_PASSES, count_optimiser_passes, mixed_flop_share
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost
 from fedge.costs.memory.step_model import (
     MEGABYTES,
@@ -183,9 +184,43 @@ where each network is predicted from the others, this bounds 99.5 % of the steps
 97.9 %, because a spread that three networks show is itself uncertain."""
 
 
+MOST_OPTIMIZER_STATE = 3.0
+"""Elements per parameter that an optimiser is taken to keep if it cannot be counted: those of Adam with ``amsgrad``,
+the most of torch's optimisers but L-BFGS."""
+OPTIMIZER_COPIES = 2.0
+"""Copies of the trained parameters that torch's update of many tensors at once makes, such as roots of the squared
+gradients. They come when the activations are freed."""
+KEPT_SCORE_BYTES = {False: 8.0, True: 10.0}
+"""Bytes that a loss keeps per score, without and with mixed precision: the scores, and their logarithms in single
+precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSetup:
+    """What a step needs beside what its network and batch say; by default the SGD with momentum that was measured.
+
+    Attributes:
+        optimizer_state: Elements kept per trained parameter between steps: 1 for momentum or the start of FedProx, 2
+            for Adam.
+        mixed: Whether steps are computed in mixed precision.
+        assumed: Whether the state is the most that is likely, as it could not be counted.
+    """
+
+    optimizer_state: float = 1.0
+    mixed: bool = False
+    assumed: bool = False
+
+    def __str__(self) -> str:
+        known, precision = "assumed" if self.assumed else "counted", "mixed" if self.mixed else "single"
+        return f"optimiser's state {self.optimizer_state:.3g} x the parameters ({known}), {precision} precision"
+
+
+MEASURED_SETUP = TrainingSetup()
+
+
 @dataclass(frozen=True, slots=True)
 class StepNeed:
-    """Predicted need of a training step with SGD.
+    """Predicted need of a training step.
 
     Attributes:
         memory_mb: Peak memory of the training process in MB: memory in use on the board minus that when idle.
@@ -204,8 +239,10 @@ class StepNeed:
         return self.memory_mb * math.exp(BOUND_SDS * self.memory_sd_log)
 
 
-def predict_step_need(network: NetworkCost, device: DeviceSpec, batch_size: int) -> StepNeed:
-    """Predict the need of a step: calibrated on the TX2, estimated for every other board.
+def predict_step_need(
+    network: NetworkCost, device: DeviceSpec, batch_size: int, setup: TrainingSetup = MEASURED_SETUP
+) -> StepNeed:
+    """Predict the need of a step: calibrated on the TX2 in the measured setup, estimated for every other one.
 
     Raises:
         ValueError: The batch size is below 1.
@@ -214,34 +251,70 @@ def predict_step_need(network: NetworkCost, device: DeviceSpec, batch_size: int)
         raise ValueError(f"batch_size: got {batch_size}; 1 or more")
     calibration, layers = load_stock_calibration(), _build_layer_matrix(network)
     batch = np.array([float(batch_size)])
-    memory_mb, own_share = _memory_mb(calibration, network, layers, batch)
-    step_s = _step_s(calibration.time, device=device, network=network, layers=layers, batch=batch)
     known, here = _is_known(network), device.name == calibration.board
-    spreads = _combine_spreads(calibration, known=known, here=here, own_share=own_share)
-    label: Label = "calibrated" if known and here else "estimated"
-    return StepNeed(memory_mb, step_s, *spreads, label=label, source=_describe_source(calibration, known, here))
+    terms = compute_memory_terms(layers, batch)[0] * calibration.memory.coefficients
+    memory_mb, own_share = _memory_mb(calibration.memory, network, batch_size, terms, setup)
+    step_s = _step_s(calibration.time, device=device, network=network, layers=layers, batch=batch, setup=setup)
+    certain = known and not setup.mixed
+    spreads = _combine_spreads(calibration, known=certain, here=here, own_share=own_share)
+    label: Label = "calibrated" if known and here and setup == MEASURED_SETUP else "estimated"
+    source = _describe_source(calibration, known, here)
+    if setup != MEASURED_SETUP:
+        source += f"; {setup}"
+    return StepNeed(memory_mb, step_s, *spreads, label=label, source=source)
 
 
 def _memory_mb(
-    calibration: MemoryCalibration, network: NetworkCost, layers: Floats, batch: Floats
+    model: MemoryModel, network: NetworkCost, batch_size: int, terms: Floats, setup: TrainingSetup
 ) -> tuple[float, float]:
-    """Return the memory of a step in MB, and the share of it that is the network's, not CUDA's and the libraries'."""
-    terms = compute_memory_terms(layers, batch)
-    terms[:, MEMORY_TERMS.index("weights")] = MEGABYTES * network.trained_parameters
+    """Return the memory of a step in MB, and the share of it that is the network's, not CUDA's and the libraries'.
+
+    Args:
+        terms: MB by term of the calibrated model, in the order of ``MEMORY_TERMS``.
+    """
+    mb = dict(zip(MEMORY_TERMS, map(float, terms), strict=True))
+    trained_mb = MEGABYTES * network.trained_parameters
     # Frozen weights have neither gradients nor an optimiser's state, so they count once, without the fitted factor.
     frozen_mb = MEGABYTES * (network.parameters - network.trained_parameters)
-    base_mb = calibration.memory.coefficients[MEMORY_TERMS.index("base")]
-    own_mb = float(calibration.memory.need_mb(terms)[0] + frozen_mb - base_mb)
-    memory_mb = max(base_mb + own_mb, calibration.memory.floor_mb)
+    weights_mb = model.coefficients[MEMORY_TERMS.index("weights")] * trained_mb + frozen_mb
+    weights_mb += (setup.optimizer_state - MEASURED_SETUP.optimizer_state) * trained_mb
+    working_mb = mb["workspace"] + _activations_mb(network, batch_size, mb, mixed=setup.mixed)
+    if setup.optimizer_state > MEASURED_SETUP.optimizer_state:
+        working_mb = max(working_mb, OPTIMIZER_COPIES * trained_mb)
+    own_mb = weights_mb + working_mb
+    memory_mb = max(mb["base"] + own_mb, model.floor_mb)
     return float(memory_mb), max(0.0, own_mb) / float(memory_mb)
 
 
-def _step_s(time: TimeModel, device: DeviceSpec, network: NetworkCost, layers: Floats, batch: Floats) -> float:
+def _activations_mb(network: NetworkCost, batch_size: int, mb: Mapping[str, float], *, mixed: bool) -> float:
+    """Return the MB of kept activations and of the largest gradients, for mixed precision with halves of weights.
+
+    Of networks of the measured kind they are fitted, of others counted where autograd said what it keeps. Without that,
+    mixed precision is not taken to need less.
+    """
+    saved, mixed_saved = network.saved_bytes(mixed=False), network.saved_bytes(mixed=True)
+    kept_mb = mb["outputs"] + mb["inputs"]
+    if saved is not None and not _is_known(network):
+        scores = next((math.prod(layer.output) for layer in reversed(network.layers) if layer.output), 0)
+        kept_mb = batch_size * (saved + KEPT_SCORE_BYTES[mixed] * scores) / 1e6
+    needed_mb = kept_mb + mb["largest"]
+    if not mixed:
+        return needed_mb
+    share = mixed_saved / saved if saved and mixed_saved is not None else 1.0
+    return share * needed_mb + network.half_weight_bytes / 1e6
+
+
+def _step_s(
+    time: TimeModel, device: DeviceSpec, network: NetworkCost, layers: Floats, batch: Floats, setup: TrainingSetup
+) -> float:
     flop, traffic, processor = (
         theirs / ours.value
         for theirs, ours in zip(TX2_SPEEDS, (device.gpu_gflops, device.mem_gbps, device.cpu_score), strict=True)
     )
-    slower = np.array([processor, processor * _image_size_ratio(network), flop, flop, traffic, traffic])
+    updating = traffic * count_optimiser_passes(setup.optimizer_state) / OPTIMISER_PASSES
+    if setup.mixed:
+        flop, traffic = flop * mixed_flop_share(device), traffic * MIXED_BYTES
+    slower = np.array([processor, processor * _image_size_ratio(network), flop, flop, traffic, updating])
     there = TimeModel(time.coefficients * slower, time.launch_ms * processor)
     return float(there.step_ms(compute_time_terms(layers, batch), np.array([float(len(layers))]))[0]) / 1e3
 

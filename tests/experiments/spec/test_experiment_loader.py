@@ -9,7 +9,7 @@ from contracts.variants import write_variant
 
 from experiments.spec.experiment_loader import load_experiment
 from experiments.sweeps.sweep_spec import read_sweep
-from fedge.costs.layered_work import find_priced_network
+from fedge.costs.layered_work import build_workload, find_priced_network
 from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
 from fedge.experiment import list_boards
@@ -68,6 +68,28 @@ def test_a_task_file_with_a_metric_of_its_own_does_not_report_accuracy(tmp_path)
     assert load() == "metric"
     assert load(metric="explained variance") == "explained variance"
     assert load_experiment(_written(tmp_path)).workload.metric == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("", 1.0),
+        ("import torch\ndef optimizer(parameters, *_):\n    return torch.optim.AdamW(parameters)\n", 2.0),
+        ("import torch\noptimizer = lambda parameters, *_: torch.optim.LBFGS(parameters)\n", None),
+    ],
+)
+def test_the_state_of_a_task_file_s_optimiser_is_counted(tmp_path, text, state):
+    pytest.importorskip("torch", reason="the task file is loaded")
+    (tmp_path / "table.py").write_text(TABLE + text, encoding="utf-8")
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({"fleet": ["nano"], "workload": {"task": "table.py"}}))
+    found = load_experiment(path)
+    assert found.workload.optimizer_state == state
+    assert build_workload(found.fleet[0], found.workload).layers.optimizer_state == (state or 1.0)
+    saved = found.model_dump(mode="json")
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(saved))
+    changed = load_experiment(tmp_path / "run.yaml", ["workload.task=digits-cnn"])
+    assert changed.workload.optimizer_state is None
 
 
 def test_a_plan_that_cannot_be_read_names_the_experiment(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 
 from fedge.client import memory_scaling
 from fedge.client.memory_scaling import ScalingContext, build_scaling_context, can_narrow_clients
+from fedge.costs.memory.step_need import TrainingSetup
 from fedge.devices import catalogue
 from fedge.experiment import Experiment, FleetEntry, MemorySpec, ModSpec, StrategySpec, WorkloadSpec
 from fedge.types import Measurement, TrainingScale
@@ -108,3 +109,27 @@ def test_narrow_clients_need_a_strategy_that_averages(strategy, widths, allowed)
 
     assert can_narrow_clients(run) == allowed
     assert not can_narrow_clients(run.model_copy(update={"mods": (ModSpec(name="message_size_mod"),)}))
+
+
+@pytest.mark.parametrize(
+    ("task", "work", "strategy", "state", "mixed", "assumed"),
+    [
+        ("digits-cnn", {}, {}, 1.0, False, False),
+        ("digits-cnn", {"mixed_precision": True}, {"proximal_mu": 0.1}, 2.0, True, False),
+        ("mine.py", {"optimizer_state": 2.0}, {}, 2.0, False, False),
+        ("mine.py", {}, {}, 3.0, False, True),
+        ("mine:Task", {}, {"proximal_mu": 0.0}, 3.0, False, True),
+    ],
+)
+def test_a_step_needs_what_its_optimiser_and_precision_keep(task, work, strategy, state, mixed, assumed):
+    entry = FleetEntry(device="nano")
+    workload = WorkloadSpec(task=task, cost="resnet50-tinyimagenet224", batch_size=8, **work)
+    spec = StrategySpec(name="FedProx", options=strategy) if strategy else StrategySpec()
+    what = Experiment(fleet=(entry,), workload=workload, strategy=spec)
+    scaling = build_scaling_context(what, entry, NANO, lambda: True)
+    assert scaling is not None
+    assert scaling.setup == TrainingSetup(state, mixed, assumed)
+    need, plain = scaling.estimate_need(scaling.requested), known(entry, WorkloadSpec(cost=workload.cost, batch_size=8))
+    assert plain is not None
+    assert (need == plain.estimate_need(scaling.requested)) is (state == 1.0)
+    assert ("(assumed)" in need.source) is assumed
