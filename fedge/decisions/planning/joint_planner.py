@@ -24,7 +24,14 @@ from fedge.decisions.planning.fleet_planners import (
 )
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.joint_search import JointLimits, JointProblem, JointSolution, solve_joint
-from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit, find_shape, step_worth, width_worth
+from fedge.decisions.planning.progress_model import (
+    NO_ROUNDS,
+    ProgressFit,
+    ProgressShape,
+    find_shape,
+    step_worth,
+    width_worth,
+)
 from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, NarrowOffer, RoundGoal
 
 SHARES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0)
@@ -198,12 +205,8 @@ def build_problem(
     usual = float(np.mean(list(context.weights.values()))) if context.weights else 1.0
     weights = np.array([context.weights.get(board, usual) for board in columns.boards])
     offers = {option.width: [_find_offer(front, option.width) for front in fronts] for option in options}
-    may_be_narrow, columns_of = _may_be_narrow(columns, weights), dict[float, tuple[Floats, Floats]]()
-    for width, of_width in offers.items():
-        offered = np.array([offer.width == width for offer in of_width]) & (may_be_narrow | (width == 1.0))
-        worth_of_width = np.where(offered, width_worth(width, shape), 0.0)
-        columns_of[width] = np.array([offer.work for offer in of_width]), worth_of_width
-    work, kept = (np.array([columns_of[option.width][k] for option in options]).T for k in (0, 1))
+    work = np.array([[offer.work for offer in offers[option.width]] for option in options]).T
+    worth_of = _value_widths(columns, [front.width for front in fronts], offers, weights, shape)
     part_of = {width: [offer.sent for offer in of_width] for width, of_width in offers.items()}
     priced = {
         (width, encoding): _price_transfers(fronts, encoding, part_of[width])
@@ -224,7 +227,7 @@ def build_problem(
         fixed_s=transfers[:, 0].T,
         fixed_j=transfers[:, 1].T,
         scale=work * (fixed[:, None] + (1.0 - fixed[:, None]) * shares),
-        value=kept * ((weights / weights.sum())[:, None] * worth),
+        value=np.array([worth_of[option.width] for option in options]).T * worth,
         price=price,
         spare_j=spare_j,
         drain_w=np.where(np.isfinite(spare_j), np.maximum(0.0, columns.idle_w - charging_w), 0.0),
@@ -233,6 +236,28 @@ def build_problem(
         time_price=weight / maxn_s,
         energy_price=(1.0 - weight) / max(maxn_j, 1e-12),
     )
+
+
+def _value_widths(
+    columns: FrontColumns,
+    widest: Sequence[float],
+    offers: Mapping[float, Sequence[NarrowOffer]],
+    weights: Floats,
+    shape: ProgressShape,
+) -> dict[float, Floats]:
+    """Return by width what each client's whole share of it is worth, shape (n,); 0 if it may not be asked for it.
+
+    The sum over the clients is 1 if each trains as much of the network as it can: ``widest`` is below 1 where its
+    memory or the fleet's entry says so.
+    """
+    can_whole = np.array(widest) == 1.0
+    may_be_narrow = _may_be_narrow(columns, np.where(can_whole, weights, 0.0), WIDE_WEIGHT * weights.sum())
+    worth_of = {}
+    for width, of_width in offers.items():
+        offered = np.array([offer.width == width for offer in of_width]) & (may_be_narrow | (width == 1.0))
+        worth_of[width] = weights * offered * [width_worth(min(width, most), shape) for most in widest]
+    whole = worth_of[1.0].sum()
+    return {width: worth / whole for width, worth in worth_of.items()}
 
 
 def compute_maxn_round(columns: FrontColumns, fronts: Sequence[Front]) -> tuple[float, float]:
@@ -250,15 +275,19 @@ def _find_offer(front: Front, width: float) -> NarrowOffer:
     return next((offer for offer in front.narrow if offer.width == width), WHOLE_NETWORK)
 
 
-def _may_be_narrow(columns: FrontColumns, weights: Floats) -> NDArray[np.bool_]:
-    """Return which clients may be asked for a narrow network, (n,): the slowest, but for ``WIDE_WEIGHT`` of the weight.
+def _may_be_narrow(columns: FrontColumns, wide: Floats, least: float) -> NDArray[np.bool_]:
+    """Return which clients may be asked for a narrower network, (n,): the slowest, beyond ``least`` of the weight.
 
     Clients end in this order in a round of whole shares at MAXN.
+
+    Args:
+        wide: The weights of those that can train the whole network, 0 for the others.
+        least: Weight that trains all channels.
     """
     order = np.argsort(columns.maxn_s, kind="stable")
-    faster = np.cumsum(weights[order]) - weights[order]
+    faster = np.cumsum(wide[order]) - wide[order]
     may = np.zeros(len(order), np.bool_)
-    may[order] = faster >= WIDE_WEIGHT * weights.sum() * (1.0 - 1e-9)
+    may[order] = faster >= least * (1.0 - 1e-9)
     return may
 
 

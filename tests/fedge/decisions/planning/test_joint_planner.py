@@ -117,6 +117,15 @@ def test_a_narrow_network_is_priced_by_its_own_steps_and_bytes():
         assert problem.value[0, k] == pytest.approx(worth if option.width == 1.0 else 0.0)
 
 
+def test_a_client_that_its_memory_narrows_is_worth_no_more_than_what_it_trains():
+    fronts = {"narrow": dataclasses.replace(a_front(9.0), width=0.5), "whole": a_front(5.0)}
+    options = list_options(context := JointContext())
+    value = build_problem(build_columns(fronts), list(fronts.values()), options, context, GOAL).value
+    assert value[0] == pytest.approx(value[1] * width_worth(0.5, START))
+    whole = [option.share for option in options].index(1.0)
+    assert value[:, whole].sum() == pytest.approx(1.0)
+
+
 def list_parts(
     front: Front, options: list[WorkOption], weight: float, *, may_be_narrow: bool
 ) -> list[tuple[float, ...]]:
