@@ -1,10 +1,10 @@
-"""JSON from files and messages of others: bounded in size, depth and digits, in UTF-8, no key twice."""
+"""JSON of others: bounded in size, depth and digits, in UTF-8, no key twice; and values for JSON of ours."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -107,3 +107,19 @@ _FINITE = json.JSONDecoder(
     object_pairs_hook=_reject_duplicates,
 )
 """Shared: creating a decoder takes as long as decoding a small message."""
+
+
+def to_json_value(value: Any, digits: int | None = None) -> Any:
+    """Convert a value for JSON: keys become text, tuples lists, numbers that are not finite null, half characters "?".
+
+    Floats are rounded to ``digits`` significant ones if given.
+    """
+    if isinstance(value, float):
+        return None if not math.isfinite(value) else value if digits is None else float(f"{value:.{digits}g}")
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {to_json_value(str(key)): to_json_value(one, digits) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json_value(one, digits) for one in value]
+    return value

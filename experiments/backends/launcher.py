@@ -24,7 +24,7 @@ from experiments.report.run.run_tables import summarize_knowledge
 from experiments.spec import experiment_checks, resource_checks, user_plugins
 from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import FileLock, write_text
-from fedge.errors import BadInput, RunFailed
+from fedge.errors import BadInput, RunFailed, describe_error
 from fedge.experiment import WORD, Experiment
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE
@@ -229,7 +229,7 @@ def _hand_over(experiment: Experiment, folder: Path) -> None:
             if keep is not None:
                 keep([folder / run_folder.REPORT, folder / run_folder.SUMMARY])
         except Exception as error:  # noqa: BLE001 -- others' code, and others' servers
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[: exporting_tables.MAX_REASON_LENGTH]
+            reason = describe_error(error)
             logger.warning("exporter %s did not take the report: %s", name, reason)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, one_line
 from fedge.studies.ray_session import (
     ADDRESS_ADVICE,
     ADDRESS_VARIABLE,
@@ -32,8 +32,11 @@ MACHINE_WITHIN_S = 120.0
 """Limit for each machine to import fedge, in seconds, on a busy one."""
 
 
-def check_machines(app: Path) -> None:
+def check_machines(app: Path) -> int:
     """Check that every machine of the cluster with a core for clients reads the app of a run as this one does.
+
+    Returns:
+        The number of cores for clients.
 
     Raises:
         BadInput: If the cluster cannot be used, or a machine has another fedge in the app's folder, or none.
@@ -42,20 +45,22 @@ def check_machines(app: Path) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        own, asked = describe_package(app), {}
+        own, asked, cores = describe_package(app), {}, 0
         task = ray.remote(num_cpus=0)(_make_remote_function())
         for node in ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU", 0.0) >= 1.0:
+                cores += int(node["Resources"]["CPU"])
                 place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 asked[task.options(scheduling_strategy=place).remote(str(app))] = node["NodeManagerHostname"]
         for reference, machine in asked.items():
             try:
                 found = ray.get(reference, timeout=MACHINE_WITHIN_S)
             except ray.exceptions.RayError as error:
-                found = f"no answer ({_join_lines(error)[:200]})"
+                found = f"no answer ({one_line(error)})"
             if found != own:
                 right = f"{own}, as in {app} here: all machines must see the run folder under this path"
                 raise BadInput(MACHINES_FIELD, f"{found} on {machine}", right)
+        return cores
 
 
 def _make_remote_function() -> Callable[[str], str]:
@@ -125,10 +130,10 @@ def query_dashboard(address: str) -> str:
         right = "its token: RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         raise BadInput(ADDRESS_VARIABLE, f"{address}, which asks for another token", right) from error
     except RayError as error:
-        raise BadInput(ADDRESS_VARIABLE, f"{address}: {_join_lines(error)}", ADDRESS_ADVICE) from error
+        raise BadInput(ADDRESS_VARIABLE, f"{address}: {one_line(error)}", ADDRESS_ADVICE) from error
     except RuntimeError as error:
         right = "a cluster with the same Ray and Python as here"
-        raise BadInput(ADDRESS_VARIABLE, f"{address}: {_join_lines(error)}", right) from error
+        raise BadInput(ADDRESS_VARIABLE, f"{address}: {one_line(error)}", right) from error
     if not found:
         raise BadInput(
             ADDRESS_VARIABLE, f"{address}, which runs without its dashboard", f"a cluster that has one: {START_COMMAND}"
@@ -147,10 +152,6 @@ def _read_dashboard_url(resolved: str) -> str:
         check_version_info(json.loads(versions), "here")
     found: bytes | None = client.internal_kv_get(b"webui:url", b"dashboard", timeout=LISTENS_WITHIN_S)
     return (found or b"").decode()
-
-
-def _join_lines(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def main(address: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.backends import launcher
 from experiments.spec.user_plugins import import_plugins
-from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.errors import BadInput, FedgeError, RunFailed, describe_error
 from fedge.experiment import Experiment, ExporterSpec
 from fedge.groups import group_by
 from fedge.telemetry.store import Row
@@ -70,7 +70,7 @@ def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | Non
     except FedgeError:
         raise
     except Exception as error:  # others' code, and others' servers
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = describe_error(error)
         raise RunFailed(f"{exporter} did not take {run}: {reason}") from error
 
 

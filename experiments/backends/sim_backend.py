@@ -47,29 +47,20 @@ def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) 
         RunFailed: If the run cannot continue.
     """
     app = stage_app(folder, list_plugin_files(experiment.plugins), config={"experiment": "", "folder": ""})
+    cores = os.cpu_count() or 1
     if uses_cluster(os.environ):
         begin_phase("checking the cluster's machines", announce=True)
-        check_machines(app.resolve())
+        cores = check_machines(app.resolve())
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
     simulate(
         app,
         folder,
         config,
-        count_nodes(len(list_boards(experiment)), os.environ),
+        max(1, min(len(list_boards(experiment)), cores)),  # Flower's nodes emulate the boards together
         num_gpus=experiment.backend_options.num_gpus,
         on_poll=on_round,
         is_complete=watch_file(folder / MODEL),
     )
-
-
-def count_nodes(boards: int, base: Mapping[str, str]) -> int:
-    """Return the number of Flower's nodes, which emulate the boards together: as many as can work at the same time.
-
-    On an existing Ray cluster, whose cores are not known here, every board has a node.
-    """
-    if uses_cluster(base):
-        return boards
-    return max(1, min(boards, os.cpu_count() or 1))
 
 
 def watch_file(path: Path) -> Callable[[], bool]:
@@ -238,7 +229,7 @@ def federation_config(n_nodes: int, env: Mapping[str, str], num_gpus: float = 0.
     settings = f"num-supernodes={n_nodes} client-resources-num-cpus=1 client-resources-num-gpus={num_gpus}"
     if env["RAY_ADDRESS"] != "local":
         return settings
-    return f"{settings} init-args-num-cpus={count_nodes(n_nodes, env)}"
+    return f"{settings} init-args-num-cpus={min(n_nodes, os.cpu_count() or 1)}"
 
 
 def _start_superlink(launch: Launch) -> tuple[subprocess.Popen[bytes], RunLog]:

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.supercore.differential_privacy import KEY_NORM_BIT
 
 from fedge.decisions.planning import JOINT_POLICY
-from fedge.errors import BadInput
+from fedge.errors import BadInput, describe_error
 from fedge.experiment import Experiment, StrategySpec, list_boards
 from fedge.flower.client_mods import build_mod
 from server.aggregation.aggregator import Aggregator, Contribution, build_strategy
@@ -112,7 +112,7 @@ def _try_aggregation(experiment: Experiment) -> None:
             aggregator.configure(1, model, count)
             aggregator.aggregate(1, model, results)
     except Exception as error:
-        spec, reason = experiment.strategy, " ".join(f"{type(error).__name__}: {error}".split())
+        spec, reason = experiment.strategy, describe_error(error)
         raise BadInput("strategy.options", repr(spec.options), f"what {spec.name} takes ({reason})") from error
 
 

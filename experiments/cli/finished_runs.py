@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv as csvlib
 import io
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from experiments.cli.command_output import (
 from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.atomic_files import replace_file
 from fedge.errors import BadInput, format_count
+from fedge.json_reader import to_json_value
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def format_csv(answer: QueryAnswer) -> Iterator[str]:
     """Format rows as CSV with a header, floats in full precision, NULL as an empty field, and nested values as JSON."""
     yield _csv_line(answer.names)
     for row in answer:
-        yield _csv_line([json.dumps(_to_json_value(value)) if _is_nested(value) else value for value in row])
+        yield _csv_line([_dump_json(value) if _is_nested(value) else value for value in row])
 
 
 def _csv_line(values: Sequence[Any]) -> str:
@@ -260,7 +260,7 @@ def format_json(answer: QueryAnswer) -> Iterator[str]:
         raise BadInput("SQL", f"two columns called {twice}", "a name for each, such as `... as other`, for --json")
     between = "["
     for row in answer:
-        yield between + json.dumps({name: _to_json_value(value) for name, value in zip(names, row, strict=True)})
+        yield between + _dump_json(dict(zip(names, row, strict=True)))
         between = ",\n"
     yield "]\n" if between != "[" else "[]\n"
 
@@ -274,7 +274,7 @@ def _format_cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if _is_nested(value):
-        return json.dumps(_to_json_value(value))
+        return _dump_json(value)
     return "" if value is None else str(value)
 
 
@@ -282,17 +282,14 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, dict | list)
 
 
-def _to_json_value(value: Any) -> Any:
-    """Convert a value for JSON."""
-    if isinstance(value, dict):
-        return {str(key): _to_json_value(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_to_json_value(one) for one in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+def _dump_json(value: Any) -> str:
+    return json.dumps(to_json_value(value), default=_dump_other)
+
+
+def _dump_other(value: Any) -> int | float | str:
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    return value if isinstance(value, int | str | None) else str(value)
+    return str(value)
 
 
 def _table_width(names: Sequence[str], shown: Sequence[QueryRow]) -> int:

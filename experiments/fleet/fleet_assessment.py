@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +53,7 @@ from experiments.fleet.status_records import (
 )
 from fedge import __version__, powerd, worker
 from fedge.errors import BadInput, RunFailed
-from fedge.json_reader import read_json
+from fedge.json_reader import read_json, to_json_value
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -386,16 +385,5 @@ def fleet_status_to_dict(status: FleetStatus) -> dict[str, Any]:
     """Return a status for JSON, with values that every JSON reader accepts."""
     hosts = [{**asdict(board), "healthy": board.is_healthy} for board in status.boards]
     server = None if status.server is None else {**asdict(status.server), "healthy": status.server.is_healthy}
-    data: dict[str, Any] = _to_json_value({"healthy": status.is_healthy, "server": server, "boards": hosts})
+    data: dict[str, Any] = to_json_value({"healthy": status.is_healthy, "server": server, "boards": hosts})
     return data
-
-
-def _to_json_value(value: Any) -> Any:
-    """Convert a value to valid JSON: lone surrogates, which a host may have sent, and infinities are replaced."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {_to_json_value(str(key)): _to_json_value(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_json_value(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -174,18 +174,6 @@ def line_mode(points: int) -> str:
     return "lines+markers" if points <= 60 else "lines"
 
 
-def to_json_value(value: Any, digits: int | None = None) -> Any:
-    """Convert a value for JSON: numbers are rounded to ``digits`` if given, non-finite ones become null."""
-    if isinstance(value, float):
-        finite = value if digits is None else float(f"{value:.{digits}g}")
-        return finite if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: to_json_value(inner, digits) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json_value(inner, digits) for inner in value]
-    return value
-
-
 Values = Sequence[Any] | Callable[[Any], Any]
 """One value per point, or how it is read from the point's item."""
 Hover = str | Values | None

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from markupsafe import Markup
 
-from experiments.report.chart import JSON_DIGITS, SHARE_COLOURS, Chart, to_json_value
+from experiments.report.chart import JSON_DIGITS, SHARE_COLOURS, Chart
 from fedge.atomic_files import write_text
+from fedge.json_reader import to_json_value
 from fedge.types import Label
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from fedge.atomic_files import sync_folder, write_text
 from fedge.characterisation.mode_measurement import SettledMode
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput, refuse_unwritable
+from fedge.json_reader import to_json_value
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, replay_lines
 from fedge.knowledge.evidence_files import PEAK
 from fedge.knowledge.recall import RECORDED
@@ -205,7 +206,7 @@ def _mode_from_list(knobs: list[float]) -> PowerMode:
 
 def _settled_to_dict(settled: SettledMode) -> dict[str, Any]:
     """Return the content of a line; an unknown standard error becomes null."""
-    verdict = {name: _finite_or_none(value) for name, value in asdict(settled.verdict).items()}
+    verdict = to_json_value(asdict(settled.verdict))
     return asdict(settled) | {"mode": list(astuple(settled.mode)), "verdict": verdict}
 
 
@@ -214,10 +215,6 @@ def _settled_from_dict(event: Mapping[str, Any]) -> SettledMode:
     given = {one.name: event[one.name] for one in fields(SettledMode) if one.name in event}
     given["mode"] = _mode_from_list(event["mode"])
     return validate_json(given | {"verdict": verdict}, SettledMode, "mode")
-
-
-def _finite_or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> None:
@@ -276,8 +273,8 @@ def _mode_to_record(one: SettledMode) -> dict[str, Any]:
         "settled": verdict.settled,
         "throttled": one.throttled,
         "note": one.note,
-        "time_se_log": _finite_or_none(verdict.time_se_log),
-        "power_se_log": _finite_or_none(verdict.power_se_log),
+        "time_se_log": to_json_value(verdict.time_se_log),
+        "power_se_log": to_json_value(verdict.power_se_log),
         "steps": verdict.steps,
         "chunks_dropped": verdict.dropped,
         "outliers": verdict.outliers,

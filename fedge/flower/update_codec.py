@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedge.errors import FedgeError
 from fedge.types import NOT_COMPRESSED, Compression, Floats32, NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
-from fedge.worker.subnetwork_arrays import array_shapes, take_leading
+from fedge.worker.subnetwork_arrays import array_shapes, take_leading_part
 
 PREFIX = "update:"
 """Start of the names of encoded arrays, which no model has."""
@@ -77,7 +77,7 @@ def encode_answer(
     compression = NOT_COMPRESSED if request.goal is None else request.goal.compression
     if compression.kind == "none" or trained is None or arrays is None or reply.cut:
         return answer
-    base = _take_base(arrays, trained.arrays)
+    base = take_leading_part(arrays, trained.arrays)
     update = np.concatenate(
         [np.ravel(_as_floats(trained.arrays[name]) - _as_floats(base[name])) for name in request.trainable]
     )
@@ -157,12 +157,6 @@ def decode_vector(encoded: Mapping[str, NDArray[Any]], count: int) -> Floats32:
         shapes = {name: value.shape for name, value in got.items()}
         raise UndecodableUpdate(f"an update of {count} values: got {shapes}")
     return values
-
-
-def _take_base(arrays: NamedArrays, result: NamedArrays) -> NamedArrays:
-    """Return the model, or its leading part with the shapes of a narrow result."""
-    shapes = array_shapes(result)
-    return arrays if shapes == array_shapes(arrays) else take_leading(arrays, shapes)
 
 
 def _as_floats(values: NDArray[Any]) -> Floats32:

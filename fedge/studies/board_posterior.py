@@ -56,7 +56,6 @@ class BoardPosterior:
     batch_size: int
     predictions: Predictions
     idle_w: Floats
-    measured_modes: int
 
 
 def fit_boards(
@@ -97,7 +96,6 @@ def _fit_board(
         batch_size=setup.workload.batch_size,
         predictions=correct_with_measurements(fitted, own),
         idle_w=_scale_idle_power(setup, front, conditions.waiting_mode),
-        measured_modes=len({measurement.mode for measurement in own}),
     )
 
 

@@ -26,6 +26,7 @@ from fedge.decisions.mode_objectives import find_fastest_within_power, find_larg
 from fedge.decisions.verified_choice import choose_verified_within_power
 from fedge.devices.tables.mode_table import list_table_notes, read_mode_table
 from fedge.errors import BadInput, UnknownName, describe_error
+from fedge.json_reader import to_json_value
 from fedge.knowledge.evidence_files import read_table_kind
 from fedge.knowledge.table_background import TableBackground, build_background, find_board_spec, read_reference_table
 from fedge.predictors import PREDICTORS, load_predictor
@@ -239,12 +240,8 @@ def _build_blank_row(cell: PredictionCell, target: PredictionTarget) -> Predicti
 
 def row_to_dict(row: Any) -> Mapping[str, Any]:
     """Return a study's row for JSON: its fields in their order; a number that is not finite becomes None."""
-    values = {field.name: getattr(row, field.name) for field in fields(row)}
-    return {name: _finite_or_none(value) for name, value in values.items()}
-
-
-def _finite_or_none(value: object) -> object:
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+    values: dict[str, Any] = to_json_value({field.name: getattr(row, field.name) for field in fields(row)})
+    return values
 
 
 CHOICE_RULES = ("plain", "margin", "verified")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedge.child_processes import THREAD_VARIABLES, set_environment
-from fedge.errors import BadInput, RunFailed
+from fedge.errors import BadInput, RunFailed, one_line
 from fedge.import_path import ROOT
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
@@ -166,7 +166,7 @@ def _join_cluster() -> Iterator[None]:
             )
     except (ray.exceptions.RayError, RuntimeError, ConnectionError) as error:
         right = "a running cluster with the same Ray and Python as here, and its token in RAY_AUTH_TOKEN if it has one"
-        raise BadInput(ADDRESS_VARIABLE, f"{address}: {' '.join(str(error).split())[:300]}", right) from error
+        raise BadInput(ADDRESS_VARIABLE, f"{address}: {one_line(error)}", right) from error
     try:
         yield
     finally:
@@ -185,7 +185,7 @@ def _start_private_ray(cpus: float) -> Iterator[None]:
         try:
             node = _start_node(math.ceil(cpus), temp / "r")
         except Exception as error:  # Ray raises the bare class when a part of it does not start in time
-            raise RunFailed(f"Ray did not start: {' '.join(str(error).split())[:300]}") from error
+            raise RunFailed(f"Ray did not start: {one_line(error)}") from error
         try:
             ray.init(
                 address=node.gcs_address,

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import fedge
 from fedge import phases
 from fedge.child_processes import count_cores
-from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.errors import BadInput, FedgeError, RunFailed, one_line
 from fedge.import_path import ROOT
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import RayWatch, open_ray, uses_cluster
@@ -224,7 +224,7 @@ def _read_outcome(place: int, reference: Any, own: str) -> TaskOutcome[Any]:
     except ray.exceptions.RayTaskError:  # what the task raised, and no FedgeError
         raise
     except ray.exceptions.RayError as error:
-        text = f"a worker process ended before its time (out of memory?): {' '.join(str(error).split())[:200]}"
+        text = f"a worker process ended before its time (out of memory?): {one_line(error)}"
         return TaskOutcome(place, error=RunFailed(text))
     if kind == "package":
         raise BadInput(MACHINES_FIELD, str(value), f"{own}, as in this process")

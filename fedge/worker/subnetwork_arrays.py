@@ -61,6 +61,12 @@ def take_leading(arrays: Arrays, narrow: Shapes) -> OwnArrays:
     return {name: np.asarray(value)[slices[name]] for name, value in arrays.items()}
 
 
+def take_leading_part(arrays: Arrays, like: Arrays) -> Arrays:
+    """Return the leading part of ``arrays`` with the shapes of ``like``; ``arrays`` itself if shapes are equal."""
+    shapes = array_shapes(like)
+    return arrays if shapes == array_shapes(arrays) else take_leading(arrays, shapes)
+
+
 def write_leading(full: Arrays, narrow: Arrays) -> OwnArrays:
     """Return copies of the full arrays with the narrow ones written into their leading blocks; types are kept.
 

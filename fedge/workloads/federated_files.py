@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, describe_error
 from fedge.json_reader import read_json
 from fedge.worker.builtin_tasks import SHAPES
 from fedge.worker.refusal import Refusal
@@ -73,7 +73,7 @@ class FileSource:
         try:
             data = check_data(self.read(train, test), str(folder))
         except (Refusal, OSError, ValueError, KeyError, TypeError, IndexError, csv.Error) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            reason = describe_error(error)
             raise BadInput(where, f"unreadable files in {folder} ({reason})", f"the files of {self.origin}") from error
         if data_shape(data) != SHAPES[name]:
             got = f"samples of shape {data_shape(data).input} in {folder}"

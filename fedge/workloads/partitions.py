@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import registry
-from fedge.errors import BadInput
+from fedge.errors import BadInput, describe_error
 from fedge.experiment import DataSpec
 from fedge.protocols import LearningTask
 
@@ -172,7 +172,7 @@ def _split_by_own_partition(
         missing = (error.name or "").partition(".")[0] or "a package"
         raise BadInput("data.partition", f"{name}, but no {missing}", f"`pip install {missing}`") from error
     except Exception as error:  # the user's code can raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = describe_error(error)
         raise BadInput("data.partition", f"{name} ({reason})", right) from error
     outside = any(part.ndim != 1 or not len(part) or part[0] < 0 or part[-1] >= len(labels) for part in found)
     if not outside and (repeated := _find_repeated(found)) is not None:

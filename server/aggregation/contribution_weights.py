@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.types import Floats, NamedArrays
-from fedge.worker.subnetwork_arrays import Shapes, array_shapes, leading_slices, take_leading, write_leading
+from fedge.worker.subnetwork_arrays import Shapes, array_shapes, leading_slices, take_leading_part, write_leading
 from server.aggregation.aggregator import Contribution
 
 
@@ -135,12 +135,6 @@ def _add_to(base: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 NarrowShapes = Callable[[float], Mapping[str, tuple[int, ...]]]
 """Function from the width of a narrow network to the shapes of its arrays, by name."""
-
-
-def take_leading_part(arrays: NamedArrays, like: NamedArrays) -> NamedArrays:
-    """Return the leading part of ``arrays`` with the shapes of ``like``; ``arrays`` itself if shapes are equal."""
-    shapes = array_shapes(like)
-    return arrays if shapes == array_shapes(arrays) else take_leading(arrays, shapes)
 
 
 def expand_contributions(arrays: NamedArrays, contributions: Sequence[Contribution]) -> tuple[Contribution, ...]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedge.errors import BadInput
+from fedge.errors import BadInput, describe_error
 from server.dashboard.views import CHANGES_JSON, VIEW_JSON, BoardHistory, FleetView, RoundView, compare_views
 
 
@@ -152,7 +152,7 @@ def _poll_source(source: ViewSource, before: FleetView, before_json: bytes) -> t
     try:
         after = source.view()
     except Exception as error:  # noqa: BLE001  edge of the process: shown on the page, which goes on
-        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        problem = f"{describe_error(error)}"
         if problem != before.problem:
             logger.warning("the source cannot be read: %s", problem)
         after = replace(before, problem=problem)

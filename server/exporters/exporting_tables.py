@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from fedge import registry
-from fedge.errors import BadInput, prefix_errors
+from fedge.errors import BadInput, describe_error, prefix_errors
 from fedge.experiment import Experiment, ExporterSpec
 from fedge.extras import build_install_command
 from fedge.telemetry.store import Row
@@ -97,8 +97,6 @@ EXPORTER_EVENT = "exporter"
 """Kind of the event for an exporter that was ended."""
 LIVE_ONLY = ("ray",)
 """Exporters that only show the present, so that ``fedge export`` cannot repeat them after the run."""
-MAX_REASON_LENGTH = 200
-"""Characters of an exporter's error message that are kept; a default that fits two terminal lines."""
 logger = logging.getLogger(__name__)
 
 
@@ -149,7 +147,7 @@ class ExportingTables:
         except Exception as error:  # noqa: BLE001 -- third-party code and servers
             self._makers.pop(name, None)
             self._exporters.pop(name, None)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_LENGTH]
+            reason = describe_error(error)
             logger.warning("exporter %s: %s", name, reason)
             rest = "" if name in LIVE_ONLY else "; `fedge export` tells the rest afterwards"
             message = f"{name} was ended, the run goes on: {reason}{rest}"

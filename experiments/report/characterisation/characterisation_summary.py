@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.report.chart import to_json_value
 from fedge.characterisation.findings import SweepFinding
 from fedge.characterisation.knob_effects import KnobEffect, compute_effects_from_first, compute_pooled_effects
 from fedge.characterisation.point_measurement import PointMeasurement
@@ -29,6 +28,7 @@ from fedge.characterisation.tuning_advice import TuningAdvice, compute_pooled_ad
 from fedge.confidence_interval import Estimate
 from fedge.errors import BadInput
 from fedge.groups import group_by
+from fedge.json_reader import to_json_value
 from fedge.types import PowerMode
 
 

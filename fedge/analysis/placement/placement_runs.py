@@ -39,7 +39,7 @@ from fedge.child_processes import exit_with_parent, limit_to_one_thread
 from fedge.clock import RealClock
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.devices.sensing import open_sensor
-from fedge.errors import BadInput, FedgeError, RunFailed, SensorLost
+from fedge.errors import BadInput, FedgeError, RunFailed, SensorLost, describe_error
 from fedge.import_path import start_children
 from fedge.powerd.machine import Machine
 
@@ -62,7 +62,6 @@ class InstanceRun:
     batches: int
     seconds: float
     median_s: float
-    p95_s: float
 
     @property
     def batches_per_s(self) -> float:
@@ -144,11 +143,7 @@ def run_instance_process(task: InstanceTask, seconds: float, build: JobBuilder, 
     except FedgeError as error:
         pipe.send(InstanceFailure(str(error), isinstance(error, BadInput)))
     except Exception as error:  # noqa: BLE001 - any error of a library is reported to the waiting process
-        pipe.send(
-            InstanceFailure(
-                f"{task.instance}: {type(error).__name__}: {' '.join(str(error).split())[:300]}", user=False
-            )
-        )
+        pipe.send(InstanceFailure(f"{task.instance}: {describe_error(error)}", user=False))
 
 
 def time_batches(job: BatchJob, seconds: float, clock: Callable[[], float]) -> InstanceRun:
@@ -160,10 +155,7 @@ def time_batches(job: BatchJob, seconds: float, clock: Callable[[], float]) -> I
         now = clock()
         took.append(now - before)
         before = now
-    ordered = sorted(took)
-    return InstanceRun(
-        len(took), before - begin, statistics.median(ordered), ordered[min(len(took) - 1, int(0.95 * len(took)))]
-    )
+    return InstanceRun(len(took), before - begin, statistics.median(took))
 
 
 def _receive_message(here: Connection, process: SpawnProcess, task: InstanceTask, limit_s: float) -> InstanceRun | str:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedge.costs.layers.network_source import MODEL_FILES
-from fedge.errors import BadInput
+from fedge.errors import BadInput, one_line
 from fedge.experiment import PlacedBatchSpec
 from fedge.json_reader import read_json
 
@@ -52,7 +52,7 @@ def read_planned_service(path: Path, where: str) -> dict[str, Any]:
         first = error.errors()[0]
         raise BadInput(where, f"{path} with {first['loc'][0]} {first['input']!r}", right) from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadInput(where, f"{path} ({' '.join(str(error).split())[:100]})", right) from error
+        raise BadInput(where, f"{path} ({one_line(error)})", right) from error
     return _to_serving_keys(planned_batch)
 
 

@@ -27,7 +27,7 @@ from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.costs.layers import network_record
 from fedge.costs.layers.network_cost import Shape
 from fedge.costs.layers.network_source import VARIANT_FORMAT
-from fedge.errors import BadInput, RunFailed
+from fedge.errors import BadInput, RunFailed, one_line
 from fedge.experiment import VARIANT_FILE
 from fedge.json_reader import read_json
 from fedge.worker.channel_cuts import LayerCut, cut_module, parse_plan
@@ -88,7 +88,7 @@ def load_variant_module(folder: Path, whole: NetworkFactory | None = None) -> nn
         module = cut_module(network, variant.plan)
         module.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError, Refusal) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise BadInput(str(path), reason, f"the weights beside {RECORD}, of the shapes that it says") from error
     return module
 
@@ -205,7 +205,7 @@ def train_on_noise(module: nn.Module, input_shape: Shape, steps: int = STEPS, pr
     try:
         losses = tuple(_run_step(module, optimiser, samples) for _ in range(steps))
     except (RuntimeError, ValueError) as error:
-        raise RunFailed(f"a step of training failed: {' '.join(str(error).split())[:200]}") from error
+        raise RunFailed(f"a step of training failed: {one_line(error)}") from error
     after_mb = _read_status_mb(proc, "VmHWM")
     grown_mb = None if before_mb is None or after_mb is None else max(0.0, after_mb - before_mb)
     return TrainingCheck(losses, BATCH, grown_mb)

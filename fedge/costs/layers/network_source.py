@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost, Shape
 from fedge.costs.layers.network_record import cost_from_variant, find_known_network, network_from_dict
-from fedge.errors import MAX_SIMILAR, BadInput, find_similar
+from fedge.errors import MAX_SIMILAR, BadInput, describe_error, find_similar, one_line
 from fedge.experiment import VARIANT_FILE
 from fedge.json_reader import read_json
 from fedge.registry import check_own_name
@@ -193,7 +193,7 @@ def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Modu
         try:
             made: nn.Module = models.get_model(model, **settings)
         except (ValueError, AssertionError, RuntimeError) as error:
-            why = " ".join(str(error).split())[:200]
+            why = one_line(error)
             raise BadInput("--input-shape", "x".join(map(str, shape)), f"images that {model} takes ({why})") from error
         return made
 
@@ -243,7 +243,7 @@ def _run_user_function(model: str, module_name: str, function_name: str) -> Any:
         with _folder_on_path():
             return getattr(importlib.import_module(module_name), function_name)()
     except (Exception, SystemExit) as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        text = describe_error(error)
         raise BadInput(model, f"an error: {text}", "a module that can be imported and a function that works") from error
 
 

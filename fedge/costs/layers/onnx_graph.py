@@ -17,7 +17,7 @@ from fedge.costs.layers.counting_rules import (
     build_layer_cost,
 )
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
-from fedge.errors import BadInput
+from fedge.errors import BadInput, describe_error, one_line
 from fedge.extras import build_install_command
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def read_onnx(path: Path) -> NetworkCost:
         try:
             reader.add_node(node)
         except (LookupError, TypeError, ValueError) as error:  # an input or attribute is missing or of another type
-            got = f"an operator {node.op_type} that cannot be read ({type(error).__name__}: {_one_line(error)})"
+            got = f"an operator {node.op_type} that cannot be read ({describe_error(error)})"
             raise BadInput(f"{path}: {node.name or node.output[0]}", got, "a whole ONNX file") from error
     return NetworkCost(
         path.stem,
@@ -69,14 +69,10 @@ def _load_model(path: Path) -> ModelProto:
     except FileNotFoundError as error:
         raise BadInput(str(path), "no such file", "the path of an ONNX file") from error
     except Exception as error:  # the parser raises exceptions that are not part of onnx's interface
-        raise BadInput(str(path), f"a file that onnx cannot read ({_one_line(error)})", "a whole ONNX file") from error
+        raise BadInput(str(path), f"a file that onnx cannot read ({one_line(error)})", "a whole ONNX file") from error
     if not model.graph.node:
         raise BadInput(str(path), "a file without operators", "a whole ONNX file")
     return model
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def _infer_shapes(model: ModelProto, path: Path) -> ModelProto:
@@ -104,9 +100,7 @@ def _infer_shapes(model: ModelProto, path: Path) -> ModelProto:
         while _fold_computed_sizes(model.graph):
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:
-        raise BadInput(
-            str(path), f"shapes that do not go together ({_one_line(error)})", "a whole ONNX file"
-        ) from error
+        raise BadInput(str(path), f"shapes that do not go together ({one_line(error)})", "a whole ONNX file") from error
     return model
 
 

@@ -18,6 +18,7 @@ from contracts.processes import list_commands, wait_for
 
 from experiments.backends import flower_app, run_processes, sim_backend
 from fedge.errors import RunFailed
+from fedge.experiment import Experiment, FleetEntry
 
 CLIENT = """
 import json
@@ -318,10 +319,19 @@ def test_without_ray_address_the_run_starts_its_own_ray_with_no_more_cores_than_
     assert sim_backend.federation_config(1, env).endswith("init-args-num-cpus=1")
 
 
-def test_the_boards_share_a_node_for_each_core_and_have_one_each_on_a_cluster(monkeypatch):
+@pytest.mark.parametrize(("address", "boards", "nodes"), [("", 1, 1), ("", 100, 4), ("192.0.2.7:6379", 100, 64)])
+def test_the_boards_share_a_node_for_each_core_of_the_machine_or_the_cluster(
+    address, boards, nodes, monkeypatch, tmp_path
+):
+    started: list[int] = []
+    monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(sim_backend.os, "cpu_count", lambda: 4)
-    assert [sim_backend.count_nodes(boards, {}) for boards in (1, 4, 100)] == [1, 4, 4]
-    assert sim_backend.count_nodes(100, {"RAY_ADDRESS": "10.0.0.1:6379"}) == 100
+    monkeypatch.setattr(sim_backend, "check_machines", lambda app: 64)
+    monkeypatch.setattr(sim_backend, "simulate", lambda app, folder, config, n_nodes, **_: started.append(n_nodes))
+
+    sim_backend.run_sim(Experiment(name="x", fleet=(FleetEntry(device="nano", count=boards),)), tmp_path, print)
+
+    assert started == [nodes]
 
 
 def test_with_ray_address_the_run_joins_that_cluster_and_takes_its_cores():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.experiment import StrategySpec
-from fedge.worker.subnetwork_arrays import ShapeMismatch
+from fedge.worker.subnetwork_arrays import ShapeMismatch, take_leading_part
 from server.aggregation.aggregator import Aggregator, Contribution, build_strategy
 from server.aggregation.async_strategies import STALENESS, FedBuff, merge_results
 from server.aggregation.contribution_weights import (
@@ -21,7 +21,6 @@ from server.aggregation.contribution_weights import (
     expand_results,
     gradient_norm,
     normalise_contributions,
-    take_leading_part,
 )
 
 logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -21,12 +21,12 @@ from experiments.report.characterisation.characterisation_summary import (
     CharacterisationSummary,
     summarise_settings,
 )
-from experiments.report.chart import to_json_value
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import SweepResult
 from fedge.characterisation.tuning_advice import TuningAdvice
 from fedge.confidence_interval import Estimate
 from fedge.errors import BadInput
+from fedge.json_reader import to_json_value
 from fedge.types import PowerMode
 
 
