@@ -255,7 +255,8 @@ def test_if_no_battery_has_enough_all_wait_for_the_charger_or_the_run_fails(char
     fleet, tables = (FleetEntry(device="nano", name="slow", battery=battery),), MemoryTables()
     if not charging_w:
         with pytest.raises(
-            RunFailed, match=r"round 1: no client can work. Without the charge for any part: 1. Give them a larger battery or ch"
+            RunFailed,
+            match=r"round 1: no client can work. Without the charge for any part: 1. Give them a larger",
         ):
             play(Learners(), tables, fleet=fleet)
         return
