@@ -44,7 +44,7 @@ def _check(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_wheel_holds_every_file_that_the_programs_and_the_playbooks_read(wheel):
-    kinds = {".py", ".yaml", ".json", ".html", ".css", ".js"}
+    kinds = {".py", ".yaml", ".csv", ".json", ".html", ".css", ".js"}
     programs = {
         path.relative_to(ROOT).as_posix()
         for name in ("fedge", "clients", "server", "experiments")

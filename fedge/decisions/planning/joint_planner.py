@@ -148,7 +148,7 @@ def plan_joint(
     flat = f" Without the charge for any part: {len(low)}." if len(low) else ""
     if found is None:
         supplies = [(context.supplies[columns.boards[i]], float(need_j[i]), float(columns.idle_w[i])) for i in low]
-        wait_s = None if unknown else min(starmap(_compute_wait_s, supplies))
+        wait_s = None if unknown else min(starmap(_compute_wait_s, supplies), default=math.inf)
         return set_power_shares(FleetPlan(unknown, wait_s=wait_s, why=flat.strip()), {}, equal_w)
     done = set_deadline(goal, found.deadline_s, found.feasible)
     working = np.flatnonzero(found.option >= 0).tolist()

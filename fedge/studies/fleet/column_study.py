@@ -364,6 +364,8 @@ def _list_unsupported(experiment: Experiment) -> Iterator[tuple[str, str, str]]:
         yield "selection.name", repr(experiment.selection.name), f"one of {', '.join(COLUMN_SELECTORS)}"
     if experiment.late.action not in ("accept", "drop"):
         yield "late.action", repr(experiment.late.action), "accept or drop"
+    if experiment.signal is not None:
+        yield "signal", repr(experiment.signal.trace), "nothing"
     if not experiment.share_samples:
         yield "share_samples", "false", "true: all boards of a kind share one posterior"
     if exploration.modes is None or exploration.modes > MAX_KNOWN_MODES:

@@ -256,7 +256,7 @@ def test_if_no_battery_has_enough_all_wait_for_the_charger_or_the_run_fails(char
     if not charging_w:
         with pytest.raises(
             RunFailed,
-            match=r"no client can work\. Without the charge for any part: 1\. Give them a larger battery or charging_w",
+            match=r"round 1: no client can work. Without the charge for any part: 1. Give them a larger",
         ):
             play(Learners(), tables, fleet=fleet)
         return

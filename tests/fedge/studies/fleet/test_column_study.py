@@ -24,6 +24,7 @@ from fedge.experiment import (
     LinkSpec,
     PolicySpec,
     SelectionSpec,
+    SignalSpec,
 )
 from fedge.pareto import build_front
 from fedge.studies.fleet.client_columns import (
@@ -157,6 +158,7 @@ def test_a_fleet_that_can_never_be_asked_again_ends_with_one_line():
         ({"selection": SelectionSpec(name="tifl", count=3)}, "selection.name"),
         ({"late": LateReplySpec(action="discount")}, "late.action"),
         ({"share_samples": False}, "share_samples"),
+        ({"signal": SignalSpec(trace="a.csv")}, "signal"),
         ({"exploration": ExplorationSpec(modes=None)}, "exploration.modes"),
         ({"fleet": (of(ORIN, 2), of(NANO, 2, ambient_c=40.0))}, r"fleet\[1\].ambient_c"),
         ({"fleet": (of(ORIN, 2), of(NANO, 2, width=0.5))}, r"fleet\[1\].width"),
