@@ -32,7 +32,12 @@ from fedge.analysis.roofline.roofline_model import (
     explain_choice,
     parse_mode,
 )
-from fedge.costs.cost_profile import CostProfile, load_calibrated_inference
+from fedge.costs.cost_profile import (
+    CostProfile,
+    WorkloadKind,
+    load_calibrated_inference,
+    load_calibrated_training,
+)
 from fedge.costs.cost_scaling import carry_to_board, find_nearest_profile
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layers.aten import RECURRENT
@@ -194,6 +199,7 @@ def label_for_network(constants: BoardConstants, intensity: float) -> BoardConst
     return constants if is_fitted(constants, intensity) else replace(constants, label="estimated")
 
 
+KIND_NAMES: Mapping[WorkloadKind, str] = {"infer": "inference", "train": "training"}
 ROOFLINE_FORMAT = "fedge-roofline"
 SLOWDOWN_MARGIN = 0.03
 """Margin on the predicted slowdown, log units. In ``fedge study transfer --part layers``, with a network's family left
@@ -211,6 +217,7 @@ class RooflineOptions:
     Attributes:
         board: Name of the board, or the path of a board's file.
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
+        kind: Whether the batch is a training step.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
         profiles: Folder with measured inference tables, or None for the shipped profiles.
     """
@@ -220,6 +227,7 @@ class RooflineOptions:
     mode: str | None = None
     input_shape: str | None = None
     batch_size: int = 1
+    kind: WorkloadKind = "infer"
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN
     profiles: Path | None = None
 
@@ -278,13 +286,17 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
     network = (None if shape else find_known_network(options.network)) or load_network_cost(options.network, shape)
     basis = build_basis(spec, options.profiles)
     intensity = activation_intensity(network)
-    lines = compute_rooflines(label_for_network(basis.constants, intensity), basis.modes, intensity)
-    batch = build_roofline_batch(network, options.batch_size)
+    constants = label_for_network(basis.constants, intensity)
+    if options.kind == "train":
+        constants = replace(constants, label="estimated")
+    lines = compute_rooflines(constants, basis.modes, intensity)
+    batch = build_roofline_batch(network, options.batch_size, options.kind)
     batch_times = compute_batch_times(lines, batch)
     joules = batch_energy_j(lines, batch, batch_times.total_s)
-    fitted, refusal = is_fitted(basis.constants, intensity), _refuse_choice(basis, network, options)
+    fitted = _is_in_fit(basis, network, options)
+    refusal = _refuse_choice(basis, network, options)
     if not fitted:
-        batch_times, joules = _price_by_layers(basis, network, options.batch_size, batch_times)
+        batch_times, joules = _price_by_layers(basis, network, options, batch_times)
     choice = choose_within_slowdown(
         basis.modes,
         time_s=batch_times.total_s,
@@ -324,16 +336,22 @@ def _describe_promise(fitted: bool, max_slowdown: float) -> str:
     return f"{priced}The choice has a margin of {100 * SLOWDOWN_MARGIN:g} % on the slowdown: {record}."
 
 
+def _is_in_fit(basis: RooflineBasis, network: NetworkCost, options: RooflineOptions) -> bool:
+    """Return whether the constants were fitted to such batches: inference of a network of this intensity."""
+    return options.kind == "infer" and is_fitted(basis.constants, activation_intensity(network))
+
+
 def _refuse_choice(basis: RooflineBasis, network: NetworkCost, options: RooflineOptions) -> str:
     """Return why no mode is chosen, and what to do; empty if one is."""
-    fitted = is_fitted(basis.constants, activation_intensity(network))
+    fitted = _is_in_fit(basis, network, options)
+    trained = any(profile.device == basis.spec.name for profile in load_calibrated_training())
     if not fitted and any(layer.kind in RECURRENT for layer in network.layers):
         why = "none of the measured networks is recurrent"
-    elif basis.constants.label == "estimated":
-        why = f"no inference was measured on {basis.spec.name}"
+    elif not trained if options.kind == "train" else basis.constants.label == "estimated":
+        why = f"no {KIND_NAMES[options.kind]} was measured on {basis.spec.name}"
     else:
         return ""
-    fit = f"fedge predict fit TABLE --board {options.board} --kind infer --out MODEL"
+    fit = f"fedge predict fit TABLE --board {options.board} --kind {options.kind} --out MODEL"
     choose = f"fedge predict choose MODEL --max-slowdown {options.max_slowdown:g} --confidence 0.95"
     return (
         f"No mode is chosen but MAXN, because {why}. Measure MAXN and two lower modes first, with your own program and "
@@ -342,11 +360,12 @@ def _refuse_choice(basis: RooflineBasis, network: NetworkCost, options: Roofline
 
 
 def _price_by_layers(
-    basis: RooflineBasis, network: NetworkCost, batch_size: int, spent: BatchDurations
+    basis: RooflineBasis, network: NetworkCost, options: RooflineOptions, spent: BatchDurations
 ) -> tuple[BatchDurations, Floats]:
     """Return the seconds of a batch and its joules by the network's layers, which transfer better than factors."""
-    layers = LayerWork(network.name, sum_layers(network), loading="cached")
-    cost = estimate_network_cost(basis.spec, Workload(network.name, batch_size, "infer", layers), load_catalogue())
+    layers = LayerWork(network.name, sum_layers(network, training=options.kind == "train"), loading="cached")
+    work = Workload(network.name, options.batch_size, options.kind, layers)
+    cost = estimate_network_cost(basis.spec, work, load_catalogue())
     step_s = compute_step_s(cost.coefficients, basis.spec.maxn, basis.modes)
     power_w = compute_power_w(cost.coefficients, basis.spec.maxn, basis.modes)
     return replace(spent, total_s=step_s), step_s * power_w
@@ -360,6 +379,7 @@ def roofline_analysis_to_dict(analysis: RooflineAnalysis) -> dict[str, Any]:
         "device": analysis.basis.spec.name,
         "network": analysis.network.name,
         "batch_size": analysis.options.batch_size,
+        "kind": analysis.options.kind,
         "label": analysis.lines.label,
         "source": analysis.basis.constants.source,
         "work": {**asdict(work), "intensity": work.intensity, "layers": len(analysis.network.layers)},
