@@ -109,10 +109,12 @@ docs: setup ## Build the manual as a site into site/, with the generated referen
 	@NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build
 	@echo "site/index.html; with search: $(BIN)/python -m http.server -d site"
 
-bench: setup ## Run the benchmarks one after the other, each with its command, the machine and the date
-	@set -e; machine="$$(nproc) cores, $$(uname -sm), $$($(BIN)/python -V), commit $$(git rev-parse --short HEAD)"; \
+bench: setup ## Run the benchmarks one after the other, each with its command, the machine and the date; name failures
+	@failed=; machine="$$(nproc) cores, $$(uname -sm), $$($(BIN)/python -V), commit $$(git rev-parse --short HEAD)"; \
 	  for program in benchmarks/*.py; do \
-	    echo "== $(BIN)/python $$program ($$machine, $$(date -Iminutes))"; $(BIN)/python "$$program"; done
+	    echo "== $(BIN)/python $$program ($$machine, $$(date -Iminutes))"; \
+	    $(BIN)/python "$$program" || failed="$$failed $$program"; done; \
+	  if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 clean: ## Remove environments, caches and build output; runs are kept
 	@rm -rf $(VENV) .venv-vendor build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -103,9 +103,9 @@ def profiles_folder() -> Path:
     return Path(folder)
 
 
-def find_profiles(kind: str, board: str = "*") -> list[Path]:
+def find_profiles(kind: str) -> list[Path]:
     """Return the measured tables of training (``train``) or inference (``infer``), or end the program without any."""
-    paths = sorted(profiles_folder().glob(f"{board}/{kind}/*.csv"))
+    paths = sorted(profiles_folder().glob(f"*/{kind}/*.csv"))
     if not paths:
         sys.exit(f"FEDGE_PROFILES: got {profiles_folder()}; a folder that holds <board>/{kind}/<workload>.csv")
     return paths

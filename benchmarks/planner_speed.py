@@ -106,7 +106,11 @@ def draw_joint_problem(clients: int, points: int) -> JointProblem:
         fixed_j=0.8 * fixed_s,
         scale=np.broadcast_to(share * width**1.5, fixed_s.shape).copy(),
         value=rng.dirichlet(np.ones(clients))[:, None] * worth,
+        price=np.ones(clients),
+        spare_j=np.full(clients, np.inf),
+        drain_w=np.zeros(clients),
         idle_w=float(columns.idle_w.sum()),
+        priced_idle_w=float(columns.idle_w.sum()),
         time_price=0.5 / columns.maxn_round_s,
         energy_price=0.5 / columns.maxn_energy_j,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +20,11 @@ from fedge.flower.client_mods import apply_mods
 from fedge.flower.emulated_clients import answer_tasks
 from fedge.flower.messages import from_array_record, name_part, to_array_record
 from fedge.flower.update_codec import encode_answer
-from fedge.types import Floats32, NamedArrays
+from fedge.garbage_collection import GC_THRESHOLD
+from fedge.types import Floats32, Measurement, NamedArrays
 from fedge.wire import RequestMessage, from_json, to_json
 
+SHARED = tuple[Measurement, ...]
 app = ClientApp()
 
 
@@ -50,6 +55,7 @@ def _build_reply(message: Message, context: Context) -> Message:
 
 def _answer_emulated(content: RecordDict) -> RecordDict:
     """Answer for several emulated boards; as a node keeps nothing, the residuals of encodings come and go with it."""
+    gc.set_threshold(GC_THRESHOLD)  # of this process, which does nothing else
     request: Mapping[str, Any] = content.config_records["fedge"]
     experiment, folder = _parse_experiment(request["experiment"]), request["folder"]
     arrays = _read_arrays(content)
@@ -57,21 +63,29 @@ def _answer_emulated(content: RecordDict) -> RecordDict:
         ClientTask(
             experiment,
             index,
-            from_json(RequestMessage, ask),
+            ask,
             arrays,
             folder=Path(folder) if folder else None,
             residual=_read_residual(content, name_part("residual", place)),
         )
-        for place, (index, ask) in enumerate(zip(request["boards"], request["asks"], strict=True))
+        for place, (index, ask) in enumerate(zip(request["boards"], _read_asks(request), strict=True))
     ]
     answers = answer_tasks(tasks)
-    reply = RecordDict({"fedge": ConfigRecord({"answers": [to_json(answer) for answer, _ in answers]})})
+    texts = [to_json(answer) for answer, _ in answers]
+    reply = RecordDict({"fedge": ConfigRecord({"answers": texts, "process": os.getpid()})})
     for place, answer in enumerate(answers):
         for name, record in _encode_result(answer).items():
             reply[name_part(name, place)] = record
         if (residual := _find_residual(answer)) is not None:
             reply[name_part("residual", place)] = to_array_record({"residual": residual})
     return reply
+
+
+def _read_asks(request: Mapping[str, Any]) -> list[RequestMessage]:
+    """Return the requests of a group, with the measurements of peers, which are sent once for all that get the same."""
+    shared = [from_json(SHARED, text) for text in request["shared"]]
+    asks = [from_json(RequestMessage, text) for text in request["asks"]]
+    return [replace(ask, shared=shared[place]) for ask, place in zip(asks, request["shared_of"], strict=True)]
 
 
 def _answer_as_board(content: RecordDict, context: Context) -> RecordDict:

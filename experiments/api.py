@@ -174,7 +174,7 @@ def study_fleet(config: FilePath, *, quiet: bool = False, **options: Any) -> lis
     from experiments.backends.study_backend import FleetStudyOptions, build_fleet_study
 
     study = build_fleet_study(
-        _build_record("fedge.study_fleet", FleetStudyOptions, {"config": Path(config), **options})
+        _build_record("fedge.study_fleet", FleetStudyOptions, {"config": Path(config), **options}), command_output.warn
     )
     with _show_jobs(len(study.jobs), quiet) as report_job:
         return list(study.run(report_job))

@@ -64,6 +64,19 @@ class BatterySpec(_SpecModel):
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
+class SignalSpec(_SpecModel):
+    """What a kWh costs, or the carbon that it stands for, over time.
+
+    Attributes:
+        trace: Path of a CSV file with the columns ``at_s``, on the fleet's clock from 0, and one per zone. A line holds
+            until the next one, the last without end.
+        unit: Unit of the values, per kWh.
+    """
+
+    trace: str
+    unit: Annotated[str, Field(min_length=1, max_length=20)] = "g"
+
+
 class NetworkSpec(_SpecModel):
     """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
 
@@ -195,6 +208,7 @@ class FleetEntry(_SpecModel):
         ambient_c: Temperature around the boards, in degrees Celsius; emulated boards only.
         availability: When an emulated board can take part; always by default.
         battery: Battery of an emulated board; none by default.
+        zone: Column of the signal that holds for these boards; not needed if it has only one.
     """
 
     device: str
@@ -212,6 +226,7 @@ class FleetEntry(_SpecModel):
     ambient_c: Annotated[float, Field(ge=-40, le=85)] = 25.0
     availability: AvailabilitySpec | None = None
     battery: BatterySpec | None = None
+    zone: str | None = None
     serving: ServingSpec | None = None
     """Inference service that these boards run all the time; local training uses the remaining capacity."""
     loader: LoaderSpec | None = None
@@ -442,7 +457,7 @@ class SelectionSpec(_SpecModel):
 
     Attributes:
         name: ``all``, ``random``, ``round-robin``, ``power-of-choice``, ``oort``, ``pyramidfl-like``, ``tifl``,
-            ``fedjoule-like``, ``energy-aware``, ``planner``, or your own ``module:function``.
+            ``fedjoule-like``, ``fedzero-like``, ``energy-aware``, ``planner``, or your own ``module:function``.
         options: Its options.
     """
 
@@ -571,6 +586,8 @@ class Experiment(_SpecModel):
     """Flower's mods on what clients send after training, the outermost first."""
     late: LateReplySpec = LateReplySpec()
     evaluation: EvaluationSpec = EvaluationSpec()
+    signal: SignalSpec | None = None
+    """Price or carbon of the boards' energy over time."""
     reply_timeout_s: Positive = 600.0
     """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None

@@ -52,6 +52,25 @@ def _drop_dominated(rows: NDArray[np.intp], cost_a: Floats, cost_b: Floats) -> N
     return rows
 
 
+def find_undominated_rows(costs: Floats) -> NDArray[np.int64]:
+    """Return the rows of k costs, shape (n, k), of which no other is at most as costly in all; of equals the first.
+
+    They are in the order of the first cost, then of the others. O(n log n) if those after the second are zero or equal
+    to it.
+    """
+    order, others = np.lexsort(costs.T[::-1]), costs[:, 2:]
+    if not (others.any(axis=0) & (others != costs[:, 1:2]).any(axis=0)).any():
+        least = np.minimum.accumulate(costs[order, 1])
+        return order[np.concatenate([[True], costs[order[1:], 1] < least[:-1]])] if len(order) else order
+    kept: list[int] = []
+    cheap = np.empty((len(order), costs.shape[1] - 1))
+    for row in order.tolist():
+        if not (cheap[: len(kept)] <= costs[row, 1:]).all(axis=1).any():
+            cheap[len(kept)] = costs[row, 1:]
+            kept.append(row)
+    return np.array(kept, dtype=np.int64)
+
+
 def find_nearest_row(modes: Modes, mode: PowerMode) -> int:
     """Return the index of the row nearest to ``mode``; the first one if several are equally near.
 

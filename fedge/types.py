@@ -680,6 +680,7 @@ class FleetPlan:
         maxn_round_s: Expected length with every client at MAXN.
         maxn_energy_j: Expected energy with every client at MAXN.
         feasible: Whether the plan's limits can be met.
+        wait_s: Seconds until a client's battery has enough for a part, if none has now; infinity for never.
     """
 
     goals: Mapping[str, RoundGoal]
@@ -690,6 +691,7 @@ class FleetPlan:
     maxn_energy_j: float | None = None
     feasible: bool = True
     why: str = ""
+    wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

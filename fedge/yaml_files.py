@@ -13,6 +13,7 @@ from fedge.errors import BadInput, list_known, one_line
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
 
 R = TypeVar("R", bound="BaseModel")
 MAX_BYTES = 2_000_000
@@ -150,42 +151,72 @@ def validate_fields(
     entries of lists of records, may be a name alone. All three are for messages.
 
     Raises:
-        BadInput: With the first field that is wrong.
+        BadInput: What is wrong with the first wrong field, and the names of the other ones.
     """
     from pydantic import ValidationError
 
     try:
         found = record.model_validate(given)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        errors = error.errors(include_url=False)
     else:
         check_numbers(lambda location: format_field(where, location), given, found.model_dump(by_alias=True))
         return found
-    limits = first.get("ctx", {})
-    full = [part for part in first["loc"] if part != "[key]"]
+    first = _explain_error(record, given, where, error=errors[0], examples=examples or {}, name_only=name_only)
+    fields = {format_field("", _trim_location(_list_steps(one), given)).removeprefix(": "): None for one in errors}
+    # A list is wrong as a whole, too, if one of its entries is.
+    parts = {field: (f"{field}.", f"{field}[") for field in fields}
+    others = [
+        field
+        for field in fields
+        if not first.where.endswith(field) and not any(one.startswith(parts[field]) for one in fields)
+    ]
+    also = f". Also wrong: {', '.join(others[:MAX_OTHERS])}{', ...' if len(others) > MAX_OTHERS else ''}"
+    raise BadInput(first.where, first.got, first.right + (also if others else ""))
+
+
+MAX_OTHERS = 5
+"""Wrong fields that a message names besides the one that it explains."""
+
+
+def _list_steps(error: ErrorDetails) -> list[int | str]:
+    """Return the location of one of pydantic's errors; "[key]" at its end means the key itself."""
+    return [part for part in error["loc"] if part != "[key]"]
+
+
+def _explain_error(
+    record: type[BaseModel],
+    given: Any,
+    where: str,
+    *,
+    error: ErrorDetails,
+    examples: Mapping[str, str],
+    name_only: Collection[str],
+) -> BadInput:
+    limits, full = error.get("ctx", {}), _list_steps(error)
     location = _trim_location(full, given)
     where = format_field(where, location)
-    example = (examples or {}).get(str(location[-1]) if location else "", "")
+    example = examples.get(str(location[-1]) if location else "", "")
     example = f", for example {example}" if example else ""
-    if first["type"] == "extra_forbidden":
+    if error["type"] == "extra_forbidden":
         keys = list_keys(record, location[:-1])
-        raise BadInput(where, "an unknown key", list_known(str(location[-1]), keys, "known here: "))
-    if first["type"] == "missing":
-        raise BadInput(where, "nothing", f"this key is needed{example}")
+        return BadInput(where, "an unknown key", list_known(str(location[-1]), keys, "known here: "))
+    if error["type"] == "missing":
+        return BadInput(where, "nothing", f"this key is needed{example}")
     if len(location) < len(full):  # of the members of a union
-        raise BadInput(where, format_value(first["input"]), "a number, text, true or false")
-    if first["type"] in {"model_type", "model_attributes_type"}:
+        return BadInput(where, format_value(error["input"]), "a number, text, true or false")
+    if error["type"] in {"model_type", "model_attributes_type"}:
         last = location[-1] if location else ""
         bare = "a name, or " if name_only and (last in name_only or isinstance(last, int)) else ""
         right = f"{bare}a mapping with some of {', '.join(list_keys(record, location))}"
     elif bounds := {mark: limits[mark] for mark in RANGE_ENDS if mark in limits}:
         right = _describe_range({**_find_bounds(record, location, bounds), **bounds})
-    elif first["type"] in EXPECTED and limits.get("pattern", NAME_PATTERN) == NAME_PATTERN:
-        right = EXPECTED[first["type"]].format(**limits)
+    elif error["type"] in EXPECTED and limits.get("pattern", NAME_PATTERN) == NAME_PATTERN:
+        right = EXPECTED[error["type"]].format(**limits)
     else:
-        text = first["msg"].removeprefix("Value error, ").splitlines()[0]
+        text = error["msg"].removeprefix("Value error, ").splitlines()[0]
         right = text[:1].lower() + text[1:]
-    raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
+    return BadInput(where, format_value(error["input"]), right + (example if error["type"].endswith("_type") else ""))
 
 
 RANGE_ENDS = {"ge": "{:.10g} or more", "gt": "more than {:.10g}", "le": "{:.10g} or less", "lt": "less than {:.10g}"}

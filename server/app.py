@@ -9,6 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedge.clock import RealClock
 from fedge.experiment import Experiment, list_boards
+from fedge.garbage_collection import collect_rarely
 from server.run import is_run_over, read_claim_name, run_experiment
 from server.transport.claim_terms import ClaimTerms
 from server.transport.emulating_port import EmulatingNodes
@@ -23,7 +24,8 @@ def main(grid: Grid, context: Context) -> None:
     experiment = Experiment.model_validate_json(str(context.run_config["experiment"]))
     folder = Path(str(context.run_config["folder"]))
     if experiment.backend != "fleet":
-        run_experiment(experiment, EmulatingNodes(grid, experiment, RealClock(), folder), folder)
+        with collect_rarely():
+            run_experiment(experiment, EmulatingNodes(grid, experiment, RealClock(), folder), folder)
         return
     port = GridPort(
         grid,

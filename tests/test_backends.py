@@ -40,6 +40,10 @@ PRIVATE = (
 )
 JOINT = (
     "policy=joint",
+    "signal=example-signal.csv",
+    *(f"fleet.{entry}.zone={zone}" for entry, zone in enumerate(("north", "north", "south", "south"))),
+    "selection={name: fedzero-like, count: 6, options: {threshold: 1.2}}",
+    "fleet.3.battery={capacity_wh: 1, charge: 0.8, charging_w: 12}",
     "compression.kind=topk",
     "fleet.0.memory_mb=1800",
     "workload.memory.lower=width-first",

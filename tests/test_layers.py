@@ -78,6 +78,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "fedge.costs.layers.saved_activations",
         "fedge.costs.memory.optimizer_state",
         "fedge.costs.layers.network_source",
+        "fedge.analysis.roofline.layer_benchmark",
         "fedge.analysis.roofline.microbenchmark",
         "fedge.analysis.topology",
         "fedge.analysis.placement.inference_jobs",

@@ -65,9 +65,16 @@ def choose_folder(
         out = run_folder.RUNS / name
     made = "-".join((experiment.name, *describe_changes(changes), time.strftime("%Y%m%d-%H%M%S")))
     folder = out or _find_unused(run_folder.RUNS / made)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not (folder.is_dir() and _is_free(folder)):
         raise BadInput("--folder", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
     return folder.resolve()
+
+
+def _is_free(folder: Path) -> bool:
+    """Return whether a folder is empty, or has nothing but what a start that was killed before ``run.yaml`` leaves."""
+    names = {path.name for path in folder.iterdir()}
+    written = {name for name in names if not name.startswith(".")} - run_knowledge.WRITTEN_BEFORE_RUN
+    return not names or (LOCK_FILE in names and not written)
 
 
 def add_tags(experiment: Experiment, tags: Iterable[str]) -> Experiment:

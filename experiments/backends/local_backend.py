@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import multiprocessing
@@ -20,6 +21,8 @@ from fedge.experiment import Experiment, list_boards
 from fedge.flower.emulated_clients import answer_tasks
 from fedge.garbage_collection import GC_THRESHOLD, collect_rarely
 from fedge.import_path import start_children
+from fedge.knowledge.evidence_files import find_kinds
+from server.rounds.shared_measurements import divide_boards
 from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
 MIN_CLIENT_ROUNDS = 400
@@ -47,15 +50,14 @@ class LocalClients:
     def __init__(self, experiment: Experiment, folder: Path, pools: Sequence[ProcessPoolExecutor] = ()) -> None:
         self._experiment, self._folder, self._pools = experiment, folder, pools
         self._index = {board.name: board.index for board in list_boards(experiment)}
+        self._kinds = find_kinds(experiment)
 
     def respond(self, requests: Mapping[str, OutgoingRequest]) -> Mapping[str, IncomingReply]:
         """Answer requests; raises ``RunFailed`` if a worker process died."""
-        shares: list[dict[str, ClientQuestion]] = [{} for _ in range(1 + len(self._pools))]
-        for name, request in requests.items():
-            index = self._index[name]
-            shares[index % len(shares)][name] = index, request
+        shares = divide_boards(self._kinds, requests, 1 + len(self._pools))
+        questions = [[(self._index[name], requests[name]) for name in share] for share in shares]
         answers = dict[str, IncomingReply]()
-        for share, found in zip(shares, self._answer([list(share.values()) for share in shares]), strict=True):
+        for share, found in zip(shares, self._answer(questions), strict=True):
             answers |= {name: IncomingReply(*answer) for name, answer in zip(share, found, strict=True)}
         return {name: answers[name] for name in requests}
 
@@ -121,6 +123,7 @@ def _start_worker(experiment_json: str, folder: Path) -> None:
 
     exit_with_parent()
     gc.set_threshold(GC_THRESHOLD)
+    atexit.register(gc.freeze)  # a process that ends need not look for garbage among all that it has loaded
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     _experiment, _folder = Experiment.model_validate_json(experiment_json), folder
     import_plugins(_experiment)

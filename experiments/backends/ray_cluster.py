@@ -1,4 +1,7 @@
-"""Finds the dashboard of a running Ray cluster with a subprocess, which is killed if it does not finish in time."""
+"""What runs need of the Ray cluster at RAY_ADDRESS: its dashboard, and machines that all read the same app.
+
+A subprocess finds the dashboard; it is killed if it does not finish in time.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,74 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from fedge.errors import BadInput
-from fedge.studies.ray_session import ADDRESS_ADVICE, ADDRESS_VARIABLE, LISTENS_WITHIN_S, START_COMMAND, resolve_address
+from fedge.studies.ray_session import (
+    ADDRESS_ADVICE,
+    ADDRESS_VARIABLE,
+    LISTENS_WITHIN_S,
+    START_COMMAND,
+    open_ray,
+    resolve_address,
+)
+from fedge.studies.task_pool import MACHINES_FIELD, describe_package
 
 ASK_WITHIN_S = 12.0
 """Default limit of the query, in seconds; Ray's own attempts last 35 s, too long before a run starts."""
+
+
+MACHINE_WITHIN_S = 120.0
+"""Limit for each machine to import fedge, in seconds, on a busy one."""
+
+
+def check_machines(app: Path) -> None:
+    """Check that every machine of the cluster with a core for clients reads the app of a run as this one does.
+
+    Raises:
+        BadInput: If the cluster cannot be used, or a machine has another fedge in the app's folder, or none.
+    """
+    with open_ray(0):
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        own, asked = describe_package(app), {}
+        task = ray.remote(num_cpus=0)(_make_remote_function())
+        for node in ray.nodes():
+            if node["Alive"] and node["Resources"].get("CPU", 0.0) >= 1.0:
+                place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                asked[task.options(scheduling_strategy=place).remote(str(app))] = node["NodeManagerHostname"]
+        for reference, machine in asked.items():
+            try:
+                found = ray.get(reference, timeout=MACHINE_WITHIN_S)
+            except ray.exceptions.RayError as error:
+                found = f"no answer ({_join_lines(error)[:200]})"
+            if found != own:
+                right = f"{own}, as in {app} here: all machines must see the run folder under this path"
+                raise BadInput(MACHINES_FIELD, f"{found} on {machine}", right)
+
+
+def _make_remote_function() -> Callable[[str], str]:
+    """Return the function of a machine, which Ray sends by value: it must run where another fedge is, or none."""
+
+    def describe_app(app: str) -> str:
+        import importlib
+        import sys
+        from pathlib import Path
+
+        sys.path.insert(0, app)  # as it is for Flower's clients
+        if not Path(app).is_dir():
+            return f"no folder {app}"
+        try:
+            importlib.import_module("clients.app")  # with all that it needs
+            description: str = importlib.import_module("fedge.studies.task_pool").describe_package()
+        except ImportError as error:
+            return f"{type(error).__name__}: {error}"
+        return description
+
+    return describe_app
 
 
 def find_dashboard(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,9 +121,7 @@ def add_ray_exporter(experiment: Experiment, env: Mapping[str, str]) -> Experime
 
 
 @contextlib.contextmanager
-def open_dashboard(
-    n_nodes: int, folder: Path, port: int | None, on_poll: Callable[[], None] = lambda: None
-) -> Iterator[RayDashboard]:
+def open_dashboard(n_nodes: int, folder: Path, port: int | None) -> Iterator[RayDashboard]:
     """Provide a dashboard inside the block: a private Ray head, or the existing cluster at RAY_ADDRESS.
 
     Inside the block, RAY_ADDRESS and the token are set in this process's environment for the run to find. The head
@@ -144,7 +142,7 @@ def open_dashboard(
     with temporary_ray_folder() as temp:
         token = secrets.token_hex(32)
         env = private_environment(os.environ, folder) | SETTINGS | {"RAY_AUTH_TOKEN": token}
-        launch = Launch(temp, flwr_home=folder / ".flwr", logs=folder / "logs", env=env, on_poll=on_poll)
+        launch = Launch(temp, flwr_home=folder / ".flwr", logs=folder / "logs", env=env, on_poll=lambda: None)
         with end_processes_on_exit(launch):
             address, dashboard = _start_head(launch, port, n_nodes)
             token_file = temp / "token"

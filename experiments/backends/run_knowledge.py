@@ -44,6 +44,7 @@ from fedge.knowledge.knowledge_folder import (
     list_entries,
     read_content,
 )
+from fedge.knowledge.recall import FILE as RECALLED
 from fedge.knowledge.recall import (
     MIN_REFERENCE_MODES,
     BoardEvidence,
@@ -69,6 +70,8 @@ logger = logging.getLogger(__name__)
 NONE, AUTO = "none", "auto"
 SERVER_RUNS = Path("/var/lib/fedge-link/runs")
 """Folder of runs on a provisioned fleet's server."""
+WRITTEN_BEFORE_RUN = frozenset({KNOWLEDGE, RECALLED})
+"""Names in the run folder that ``recall_for_run`` writes, before the run has its ``run.yaml``."""
 MAX_KEPT_MODES = 1000
 """Modes per board that a run gives back: more than any run measures."""
 

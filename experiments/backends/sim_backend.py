@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.backends.flower_app import ConfigValue, stage_app
+from experiments.backends.ray_cluster import check_machines
 from experiments.backends.run_processes import (
     Launch,
     RunLog,
@@ -30,7 +31,9 @@ from fedge.atomic_files import write_text
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, SuperlinkSpec, list_boards
 from fedge.phases import begin_phase
+from fedge.studies.ray_session import uses_cluster
 from fedge.telemetry.run_folder import MODEL
+from server.transport.client_port import LOST_PROCESS_TEXT
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +47,9 @@ def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) 
         RunFailed: If the run cannot continue.
     """
     app = stage_app(folder, list_plugin_files(experiment.plugins), config={"experiment": "", "folder": ""})
+    if uses_cluster(os.environ):
+        begin_phase("checking the cluster's machines", announce=True)
+        check_machines(app.resolve())
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
     simulate(
         app,
@@ -61,7 +67,7 @@ def count_nodes(boards: int, base: Mapping[str, str]) -> int:
 
     On an existing Ray cluster, whose cores are not known here, every board has a node.
     """
-    if (base.get("RAY_ADDRESS") or "local") != "local":
+    if uses_cluster(base):
         return boards
     return max(1, min(boards, os.cpu_count() or 1))
 
@@ -148,7 +154,11 @@ def _submit_patiently(
     check: Callable[[], None],
     is_complete: Callable[[], bool],
 ) -> None:
-    """Submit the app, and once more if Ray was too slow to start."""
+    """Submit the app, and once more if Ray was too slow to start, or a machine of a cluster was lost.
+
+    Flower never replaces a process that is lost; a run that is submitted again goes on from its last checkpoint, with
+    the rows that it would have had.
+    """
     for tries in range(1, RAY_TRIES + 1):
         log = open_serverapp_log(launch)
         try:
@@ -162,6 +172,9 @@ def _submit_patiently(
                 phases=START_PHASES,
             )
         except RunFailed as error:
+            if LOST_PROCESS_TEXT in str(error) and uses_cluster(launch.env) and tries < RAY_TRIES:
+                logger.warning("a machine of the Ray cluster was lost; the run goes on from its last checkpoint")
+                continue
             if RAY_TOO_SLOW not in log.text():
                 raise
             if tries == RAY_TRIES:

@@ -23,7 +23,14 @@ from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, PolicySpec, list_boards
 from fedge.registry import split_names
 from fedge.studies.fleet.client_columns import build_board_experiment, build_run_experiment, count_board_steps
-from fedge.studies.fleet.column_study import COLUMNS_FROM, ENGINES, check_columns, count_clients, run_column_study
+from fedge.studies.fleet.column_study import (
+    COLUMNS_FROM,
+    ENGINES,
+    check_columns,
+    count_clients,
+    describe_faster_engine,
+    run_column_study,
+)
 from fedge.studies.fleet.fleet_costs import map_presets_to_modes
 from fedge.studies.fleet.round_comparison import BoardTruth, FleetRun, compare_round
 from fedge.studies.implausible_rows import find_plausible_rows
@@ -92,7 +99,7 @@ def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = 
     """Build the study from the options.
 
     Args:
-        note: Called with a sentence on what another policy removes.
+        note: Called with a sentence on what another policy removes, and on a faster engine.
 
     Raises:
         BadInput: If the file or an option is invalid.
@@ -112,6 +119,12 @@ def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = 
         runs = [build_run_experiment(experiment, policy, seed, options.rounds) for seed in range(1, options.seeds + 1)]
         _check_experiment(runs[0], options.config, engine)
         jobs += [FleetStudyJob(run, options.steps, engine) for run in runs]
+        if (
+            options.engine is None
+            and engine != "columns"
+            and (faster := describe_faster_engine(runs[0], options.config))
+        ):
+            note(f"{name}: {faster}")
     return FleetStudy(tuple(jobs))
 
 
@@ -182,12 +195,8 @@ def check_synchronous(experiment: Experiment) -> None:
         raise BadInput("strategy.name", repr(experiment.strategy.name), right)
 
 
-def run_study_fleet(
-    experiment: Experiment, steps: Mapping[str, int], report: Callable[[int], None] = lambda _: None
-) -> FleetRun:
+def run_study_fleet(experiment: Experiment, steps: Mapping[str, int]) -> FleetRun:
     """Run an experiment, as prepared for the study, once without training and compare each round with the oracle.
-
-    ``report`` is called with the round number after every round.
 
     Raises:
         RunFailed: If a round has no result.
@@ -207,7 +216,7 @@ def run_study_fleet(
         return {name: IncomingReply(*answer) for name, answer in answers.items()}
 
     tables = MemoryTables()
-    Coordinator(experiment, LocalPort(respond), NullTask(), tables, on_round=report).run()
+    Coordinator(experiment, LocalPort(respond), NullTask(), tables).run()
     rows = [row for row in tables.rows if isinstance(row, RoundRow)]
     truths = {b.name: _build_truth(seats[b.name], b) for b in list_boards(experiment)}
     judged = tuple(compare_round(row, reports[row.round], truths, experiment.policy) for row in rows)

@@ -14,8 +14,9 @@ from pathlib import Path
 import yaml
 
 from experiments.fleet.process_cleanup import handle_signals
-from experiments.fleet.server_connection import SSH_FAILED, ServerConnection, explain_failure
+from experiments.fleet.server_connection import END_LIMIT_S, SSH_FAILED, ServerConnection, explain_failure
 from experiments.spec.user_plugins import list_plugin_files
+from fedge.child_processes import end_process
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.evidence_files import RECORD_SUFFIX
@@ -198,16 +199,16 @@ def follow_run(
     command = server.command(*server.python, HOLDER_PROGRAM, job, *fedge, *words, variables=variables)
     sys.stdout.flush()
     # A session of its own: Ctrl-C must not end ssh before the run on the server has ended.
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-    try:
-        with handle_signals():
-            code = process.wait()
-    except KeyboardInterrupt:
-        say(f"stopping the run on {server.name}; Ctrl-C again does not wait for it")
-        _stop_run(process)
-        raise
-    finally:
-        _close_process(process)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            with handle_signals():
+                code = process.wait()
+        except KeyboardInterrupt:
+            say(f"stopping the run on {server.name}; Ctrl-C again does not wait for it")
+            _stop_run(process)
+            raise
+        finally:
+            end_process(process, END_LIMIT_S)
     if code == SSH_FAILED or code < 0:
         raise RunFailed(
             f"the connection to {server.name} was lost, which ends the run there; {_resume_advice(server, job)}"
@@ -228,14 +229,6 @@ def _stop_run(process: subprocess.Popen[bytes]) -> None:
         process.wait(STOP_WITHIN_S)
     except subprocess.TimeoutExpired:
         return
-
-
-def _close_process(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    if process.poll() is None:
-        process.kill()
-        process.wait()
 
 
 def prepare_folder(folder: Path) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 COLOURS = (
@@ -189,7 +189,7 @@ def to_json_value(value: Any, digits: int | None = None) -> Any:
 Values = Sequence[Any] | Callable[[Any], Any]
 """One value per point, or how it is read from the point's item."""
 Hover = str | Values | None
-"""Plotly's hover template, one text per point, or None: the trace has no hover text."""
+"""Plotly's hover template, one text per point, or None: the trace has no hover text. Tags are ``Markup``."""
 
 
 def scatter_trace(
@@ -279,7 +279,7 @@ def highlight_trace(name: str, x: float, y: float, symbol: str, hover: str) -> T
     """Return one point with a white edge; ``hover`` follows its name."""
     size, colour = HIGHLIGHTS[symbol]
     marker = {"symbol": symbol, "size": size, "color": colour, "line": {"width": 1.5, "color": "white"}}
-    return scatter_trace(name, [x], [y], marker=marker, hover=[f"{name}: {hover}"])
+    return scatter_trace(name, [x], [y], marker=marker, hover=[Markup("{}: {}").format(name, hover)])
 
 
 def heatmap_trace(
@@ -295,7 +295,8 @@ def heatmap_trace(
     colours = [list(stop) for stop in SHARE_COLOURS]
     scale = {"zmin": 0.0, "zmax": 1.0, "colorscale": colours, "showscale": False}
     cells = {"x": _escape_texts(x), "y": _escape_texts(y), "z": z, "xgap": 1, "ygap": 1}
-    return {"type": "heatmap", **cells, **scale, "hovertext": hover, "hoverinfo": "text", **words}
+    shown = {"hovertext": [_escape_texts(row) for row in hover], "hoverinfo": "text"}
+    return {"type": "heatmap", **cells, **scale, **shown, **words}
 
 
 def error_bars(
@@ -377,9 +378,9 @@ def _make_trace(kind: str, name: str, settings: Trace, of: Sequence[Any], *, hov
     if hover is None:
         shown: dict[str, Any] = {"hoverinfo": "skip"}
     elif isinstance(hover, str):
-        shown = {"hovertemplate": hover if "<extra>" in hover else f"{hover}<extra></extra>"}
+        shown = {"hovertemplate": escape(hover) + (Markup() if "<extra>" in hover else Markup("<extra></extra>"))}
     else:
-        shown = {"hovertext": list(_read_values(hover, of)), "hoverinfo": "text"}
+        shown = {"hovertext": _escape_texts(_read_values(hover, of)), "hoverinfo": "text"}
     return {"type": kind, "name": escape(name), **settings, **shown, **({} if legend else {"showlegend": False})}
 
 
@@ -388,5 +389,5 @@ def _read_values(values: Values, of: Sequence[Any]) -> Sequence[Any]:
 
 
 def _escape_texts(values: Sequence[Any]) -> list[Any]:
-    """Escape category names: Plotly reads some HTML in texts."""
+    """Escape texts that are no ``Markup``: Plotly reads some HTML in them."""
     return [escape(value) if isinstance(value, str) else value for value in values]

@@ -136,9 +136,9 @@ def render_badge(label: str) -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(label if label in LABELS else "unknown", label)
 
 
-def render_template(name: str, part: str, *values: object, **more: object) -> Markup:
-    """Render a part of one of the templates, a macro, which escapes every text that is not ``Markup``."""
-    macro: Callable[..., Markup] = getattr(_environment().get_template(name).module, part)
+def render_template(part: str, *values: object, **more: object) -> Markup:
+    """Render a macro of the characterisation's template, which escapes every text that is not ``Markup``."""
+    macro: Callable[..., Markup] = getattr(_environment().get_template("characterisation.html").module, part)
     return macro(*values, **more)
 
 

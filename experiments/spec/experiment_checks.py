@@ -31,7 +31,8 @@ from fedge.decisions.planning import PLANNERS
 from fedge.decisions.policies import load_policy
 from fedge.decisions.policies.policy_options import check_policy_options
 from fedge.decisions.selection import SELECTORS, load_selector
-from fedge.decisions.selection.selector_options import check_options
+from fedge.decisions.selection.fedzero import EXCESS_SELECTOR
+from fedge.decisions.selection.selector_options import check_options, complete_options
 from fedge.devices import catalogue
 from fedge.devices.availability import read_availability_trace
 from fedge.devices.board_kinds import (
@@ -42,6 +43,7 @@ from fedge.devices.board_kinds import (
     build_link,
     load_references,
 )
+from fedge.devices.energy_signal import START, build_signal
 from fedge.errors import BadInput, FedgeError, UnknownName, check_known, prefix_errors
 from fedge.experiment import (
     AvailabilitySpec,
@@ -127,6 +129,7 @@ def check_experiment(experiment: Experiment) -> None:
     _check_policy(experiment)
     _check_selection(experiment)
     _check_availability(experiment)
+    _check_signal(experiment)
     _check_limits(experiment, _check_data(experiment))
     check_memory(experiment)
     check_evaluation(experiment)
@@ -392,6 +395,24 @@ def _check_availability(experiment: Experiment) -> None:
         if battery is not None and battery.charging_w == 0 and battery.charge < battery.floor:
             right = f"at least its floor of {battery.floor:g}, or a charging_w: it would never take part"
             raise BadInput(f"fleet[{i}].battery.charge", f"{battery.charge:g}", right)
+
+
+def _check_signal(experiment: Experiment) -> None:
+    """Check the signal's file, every board's zone in it, and that the selector that waits for a low value finds one."""
+    found, selection = build_signal(experiment), experiment.selection
+    if selection.name != EXCESS_SELECTOR:
+        return
+    if found is None:
+        right = f"a CSV file of {START} and a column per zone: {EXCESS_SELECTOR} selects while its values are low"
+        raise BadInput("signal", "nothing", right)
+    if experiment.backend == FLEET_BACKEND:
+        right = "another selector, or emulated boards (backend sim or local): real ones do not wait for a low signal"
+        raise BadInput("selection.name", repr(selection.name), right)
+    threshold = complete_options(EXCESS_SELECTOR, selection.options)["threshold"]
+    least = min(found.least_price(board.name) for board in list_boards(experiment))
+    if least > threshold:
+        right = f"at least {math.ceil(1000 * least) / 1000:g}, the boards' least value relative to the signal's mean"
+        raise BadInput("selection.options.threshold", f"{threshold:g}", right)
 
 
 def _check_presence(spec: AvailabilitySpec, names: Sequence[str], where: str) -> None:

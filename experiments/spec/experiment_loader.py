@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 """The experiments that fedge brings along."""
-NAME_ONLY_KEYS = {"policy": "name", "strategy": "name", "selection": "name", "compression": "kind"}
+NAME_ONLY_KEYS = {"policy": "name", "strategy": "name", "selection": "name", "compression": "kind", "signal": "trace"}
 """Keys whose value may be a bare name instead of a mapping, with the field that the name stands for."""
 NAME_ONLY_FIELDS = {**NAME_ONLY_KEYS, "network": "model"}
 """Keys at any level that accept a bare name, with the field that the name stands for."""
@@ -431,8 +431,12 @@ def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
     knowledge = experiment.knowledge
     if knowledge not in (None, "auto", "none"):
         knowledge = absolute(knowledge)
+    signal = experiment.signal
+    if signal is not None:
+        signal = signal.model_copy(update={"trace": absolute(signal.trace)})
     changed = {
         "fleet": fleet,
+        "signal": signal,
         "knowledge": knowledge,
         "data": data,
         "plugins": plugins,

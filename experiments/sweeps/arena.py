@@ -35,13 +35,17 @@ class ArenaFigure:
 
 @dataclass(frozen=True, slots=True)
 class ArenaRow:
-    """A variant's figures by protocol: accuracy within the budgets, seconds and joules to the target."""
+    """A variant's figures by protocol: accuracy within the budgets, seconds and joules to the target.
+
+    ``cost`` is that of the joules by the given signal; without one nothing is reached.
+    """
 
     label: str
     seeds: int
     quality: ArenaFigure
     seconds: ArenaFigure
     joules: ArenaFigure
+    cost: ArenaFigure
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +134,10 @@ def _judge(courses: Courses, target: float, budget_s: float, budget_j: float) ->
             {seed: find_quality(course, budget_s, budget_j) for seed, course in runs.items()},
             {seed: None if cost is None else cost[0] for seed, cost in costs.items()},
             {seed: None if cost is None else cost[1] for seed, cost in costs.items()},
+            {seed: None if cost is None else cost[2] for seed, cost in costs.items()},
         )
-        quality, seconds, joules = (
-            _compare(own, first[k] if first else None, logarithms=k > 0) for k, own in enumerate(figures)
-        )
-        rows.append(ArenaRow(label, len(runs), quality=quality, seconds=seconds, joules=joules))
+        compared = (_compare(own, first[k] if first else None, logarithms=k > 0) for k, own in enumerate(figures))
+        rows.append(ArenaRow(label, len(runs), *compared))
         first = first or figures
     return tuple(rows)
 
@@ -151,7 +154,7 @@ def _compare(
 
 
 def _take_logarithms(values: Mapping[int, float | None]) -> dict[int, float | None]:
-    return {seed: None if value is None else math.log(value) for seed, value in values.items()}
+    return {seed: math.log(value) if value else None for seed, value in values.items()}
 
 
 def find_quality(course: Course, budget_s: float, budget_j: float) -> float:

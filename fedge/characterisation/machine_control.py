@@ -36,6 +36,7 @@ from fedge.devices.local_board import (
     find_board_spec,
     open_local_board,
     parse_identity,
+    read_processor_name,
 )
 from fedge.devices.sensing import sysfs_sensor
 from fedge.devices.sensing.energy_counters import PackageEnergyCounter
@@ -194,7 +195,7 @@ class LinuxMachine:
 
     @property
     def title(self) -> str:
-        return f"{_processor_name(Path(self.root))}, {os.cpu_count()} cores"
+        return f"{read_processor_name(Path(self.root))}, {os.cpu_count()} cores"
 
     @property
     def software(self) -> dict[str, str]:
@@ -281,14 +282,6 @@ def _restore_governors(found: Mapping[Path, str]) -> None:
                 file.write_text(governor)
         except OSError as error:  # not fatal: the point is measured, and the next one sets its own governor
             logger.warning("%s could not be put back to %s: %s", file, governor, error)
-
-
-def _processor_name(root: Path) -> str:
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/cpuinfo").read_text("utf-8", "replace").splitlines():
-            if line.lower().startswith(("model name", "hardware")):
-                return " ".join(line.partition(":")[2].split())
-    return platform.machine()
 
 
 PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -312,9 +312,10 @@ def build_emulated_bench(
     Raises:
         BadInput: The board is unknown, or the workload cannot be priced on it.
     """
-    board = FleetBoard(name=f"{catalogue.find(device, '--board').name}-1", index=0, entry=FleetEntry(device=device))
     work, _ = find_named_workload(workload, batch_size=batch_size, kind=kind, input_shape=input_shape)
-    boards = build_workload_kind(device, work)
+    boards = build_workload_kind(catalogue.find(device, "--board").name, work)
+    # Named as a run's fleet and predict fit name it, so that all emulate the same board.
+    board = FleetBoard(name=f"{device}-1", index=0, entry=FleetEntry(device=device))
     surface = build_surface(board, boards, seed)
     start_c = ambient_c if temperature_c is None else temperature_c
     emulated = EmulatedBenchBoard(
@@ -469,7 +470,7 @@ class EndlessTraining:
         """Begin a training if none is running or the current one is long; nothing is measured meanwhile."""
         if self._training is None or self._done > RESTART_STEPS:
             self._ready()
-            self._training = WorkerTraining(self._worker, arrays={}, share=None, seed=self._seed, options=self._options)
+            self._training = WorkerTraining(self._worker, arrays={}, seed=self._seed, options=self._options)
             self._done = 0
 
     def peak_mb(self) -> float | None:

@@ -188,7 +188,6 @@ class _RealRound:
             training.worker = WorkerTraining(
                 worker,
                 arrays=self.arrays,
-                share=None,
                 seed=seed,
                 options=options,
                 hear=ignore_reply if replies is None else replies.add_reply,

@@ -13,9 +13,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedge.errors import BadInput, WorkerFailed
 from fedge.protocols import Training
 from fedge.types import NamedArrays, TrainOptions, TrainResult
@@ -51,7 +48,6 @@ class WorkerTraining:
         self,
         worker: WorkerClient,
         arrays: NamedArrays,
-        share: NDArray[np.int64] | None,
         seed: int,
         options: TrainOptions,
         *,
@@ -73,7 +69,7 @@ class WorkerTraining:
             },
         }
         with translate_worker_errors():
-            worker.train(begin=begin, arrays=dict(arrays), share=share, steps=0)
+            worker.train(begin=begin, arrays=dict(arrays), steps=0)
 
     def advance(self, steps: int) -> None:
         with self._translate_lost_training():

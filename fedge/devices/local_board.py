@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -266,3 +267,12 @@ def load_local_settings(path: Path | None = None) -> NodeSettings:
     """Load settings from ``path``, from the default path if it exists, or use the defaults."""
     settings_path = path or (SETTINGS_PATH if SETTINGS_PATH.exists() else None)
     return read_settings(settings_path) if settings_path else NodeSettings(board="here")
+
+
+def read_processor_name(root: Path) -> str:
+    """Return the name of this machine's processor, or its architecture if /proc does not name it."""
+    with suppress(OSError):
+        for line in (root / "proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+            if line.lower().startswith(("model name", "hardware")):
+                return " ".join(line.partition(":")[2].split())
+    return platform.machine()

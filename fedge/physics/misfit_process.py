@@ -270,15 +270,9 @@ def _condition_on_rows(
     kernel = slopes.swapaxes(-1, -2) @ covariance @ slopes + misfit[..., None] * rows.alike + rows.offset
     with np.errstate(invalid="ignore"):  # infinite noise minus itself
         noise = np.where(real > 0.0, (rows.noise_sd**2 + spread) / weights - spread, 1.0)
-    factor = np.asarray(np.linalg.cholesky(_add_diagonal(kernel, noise)), dtype=np.float64)
-    whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
+    exact = np.where(real > 0.0, np.square(rows.noise_sd), 1.0)
     off: Floats = real * (fitted.residuals - (slopes.swapaxes(-1, -2) @ shift[..., None])[..., 0])
-    whitened: Floats = (whitener @ off[..., None])[..., 0]
-    explained_away = 0.5 * STUDENT_DEGREES * (np.log(weights) + 1.0 - weights).sum(axis=-1)
-    spans = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
-    exact = _add_diagonal(kernel, np.where(real > 0.0, np.square(rows.noise_sd), 1.0))
-    plain = np.linalg.solve(np.linalg.cholesky(exact), off[..., None])[..., 0]
-    surprise = SPREAD_PRIOR_ROWS + np.minimum(plain**2, OUTLIER_SD**2).sum(axis=-1)
+    whitener, whitened, evidence, surprise = explain_residuals(off, kernel, noise, exact=exact, weights=weights)
     return {
         "best": fitted.parameters,
         "shift": shift,
@@ -287,8 +281,8 @@ def _condition_on_rows(
         "gain": (whitener.swapaxes(-1, -2) @ whitened[..., None])[..., 0],
         "whitener": whitener,
         "misfit_sd": np.sqrt(misfit[:, 0]),
-        "log_evidence": explained_away - 0.5 * np.square(whitened).sum(axis=-1) - spans,
-        "scale": np.sqrt(surprise / (SPREAD_PRIOR_ROWS + real.sum(axis=-1))),
+        "log_evidence": evidence,
+        "scale": np.sqrt((SPREAD_PRIOR_ROWS + surprise) / (SPREAD_PRIOR_ROWS + real.sum(axis=-1))),
     }
 
 
@@ -326,10 +320,35 @@ def _pad_rows(problems: Sequence[QuantityProblem]) -> _PaddedRows:
     return padded
 
 
-def _add_diagonal(matrix: Floats, diagonal: Floats) -> Floats:
-    """Return matrices (..., n, n) with ``diagonal`` (..., n) added to their diagonals."""
-    total: Floats = matrix + diagonal[..., None] * np.eye(matrix.shape[-1])
-    return total
+def explain_residuals(
+    off: Floats, covariance: Floats, noise: Floats, *, exact: Floats, weights: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Explain residuals by a Gaussian process with the noise of a Student distribution.
+
+    Args:
+        off: Residuals, shape (..., n).
+        covariance: Their covariance without noise, shape (..., n, n).
+        noise: Variance of the noise by its weights, shape (..., n).
+        exact: Variance of the noise at weight one, shape (..., n).
+        weights: Weights of at most one, shape (..., n).
+
+    Returns:
+        Inverse of the Cholesky factor (..., n, n), residuals that it whitens (..., n), and per set the log evidence and
+        the sum of squares, up to ``OUTLIER_SD``, of those that exact noise whitens.
+    """
+    factor = _factorise(covariance, noise)
+    whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
+    whitened: Floats = (whitener @ off[..., None])[..., 0]
+    plain = np.linalg.solve(_factorise(covariance, exact), off[..., None])[..., 0]
+    lost = 0.5 * STUDENT_DEGREES * (np.log(weights) + 1.0 - weights).sum(axis=-1)
+    spans = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
+    evidence = lost - 0.5 * np.square(whitened).sum(axis=-1) - spans
+    return whitener, whitened, evidence, np.minimum(np.square(plain), OUTLIER_SD**2).sum(axis=-1)
+
+
+def _factorise(covariance: Floats, diagonal: Floats) -> Floats:
+    matrices = covariance + diagonal[..., None] * np.eye(covariance.shape[-1])
+    return np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)
 
 
 def predict_mean_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float32Array) -> Floats:

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
-    OUTLIER_SD,
     SPREAD_PRIOR_ROWS,
     KnobCurve,
     QuantityPosterior,
     QuantityRows,
+    explain_residuals,
 )
-from fedge.physics.robust_fit import STUDENT_DEGREES, student_weights
+from fedge.physics.robust_fit import student_weights
 from fedge.physics.time_power_model import KnobTable
 from fedge.types import Floats
 
@@ -177,15 +177,9 @@ class SharedPosterior:
         variance = np.maximum(np.diagonal(covariance, axis1=-2, axis2=-1), 0.0)
         noise = np.square([rows.noise_sd for rows in own])[:, None]
         weights = np.minimum(student_weights(off / np.sqrt(variance + noise)), 1.0)
-        factor = _factorise(covariance, (noise + variance) / weights - variance)
-        whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
-        whitened: Floats = (whitener @ off[..., None])[..., 0]
-        plain = np.linalg.solve(_factorise(covariance, np.broadcast_to(noise, off.shape)), off[..., None])[..., 0]
-        lost = 0.5 * STUDENT_DEGREES * (np.log(weights) + 1.0 - weights).sum(axis=-1)
-        spans = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
-        evidence = lost - 0.5 * np.square(whitened).sum(axis=-1) - spans
-        surprise = np.minimum(np.square(plain), OUTLIER_SD**2).sum(axis=-1)
-        columns = along, away, whitener, whitened, evidence, surprise
+        spread = (noise + variance) / weights - variance
+        exact = np.broadcast_to(noise, off.shape)
+        columns = along, away, *explain_residuals(off, covariance, spread, exact=exact, weights=weights)
         return [OwnRows(*each) for each in zip(*columns, strict=True)]
 
     def update_means(self, own: OwnRows, members: Sequence[int], modes: TabulatedModes, near: Float32Array) -> Floats:
@@ -254,9 +248,3 @@ class SharedPosterior:
 
 def _transpose(matrices: Floats) -> Floats:
     return matrices.swapaxes(-1, -2)
-
-
-def _factorise(covariance: Floats, diagonal: Floats) -> Floats:
-    """Return the Cholesky factors of matrices (..., o, o) with ``diagonal`` (..., o) added."""
-    matrices = covariance + diagonal[..., None] * np.eye(covariance.shape[-1])
-    return np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)

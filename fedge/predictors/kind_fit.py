@@ -86,10 +86,12 @@ class KindFit:
         ]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _tabulate(kind: KindFit, x: KnobTable) -> tuple[list[TabulatedModes], list[TabulatedModes]]:
-    """Tabulate a kind's candidates; few tables are kept, since each holds megabytes and boards of a kind are predicted
-    one after the other.
+    """Tabulate a kind's candidates.
+
+    A table holds 4 MB. A fleet of four kinds has 16 groups that receive the same, and some boards more that receive
+    others: with 16 tables kept, most were made again in every round.
     """
     near = _stack_correlations(x, kind.modes) * np.float32(KIND_CORRELATION)
     time, power = ([one.tabulate(x, near) for one in blend.posteriors] for blend in (kind.time, kind.power))
@@ -161,7 +163,7 @@ def _stack_correlations(x: KnobTable, seen: Floats) -> Float32Array:
 def _mode_correlation(x: KnobTable) -> Callable[[tuple[float, ...]], Float32Array]:
     """Return the function that correlates a mode's misfit with those of the n modes of ``x``, shape (n,).
 
-    Its results are kept, as boards of a kind measure the same few modes; only of as many tables as ``_tabulate`` keeps.
+    Its results are kept, as boards of a kind measure the same few modes; only of a few tables of modes.
     """
 
     @lru_cache(maxsize=256)

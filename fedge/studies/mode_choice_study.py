@@ -142,7 +142,10 @@ def _regret_pct(rounds: Sequence[ModeRound]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModeChoiceJob:
-    """One policy through rounds with random deadlines, which are drawn up to ``ratio`` times the fastest round."""
+    """One policy through rounds with random deadlines, which are drawn up to ``ratio`` times the fastest round.
+
+    ``without`` names workloads and boards that the priors exclude beside the table's own workload.
+    """
 
     table: ProfileTable
     ratio: float
@@ -150,6 +153,7 @@ class ModeChoiceJob:
     steps: int
     policy: str
     seed: int
+    without: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.policy}, ratio {self.ratio:g}, seed {self.seed}"
@@ -166,7 +170,7 @@ def run_mode_choice(job: ModeChoiceJob) -> ModeChoiceResult:
     shares = make_generator(seed, "deadlines").uniform(1.0, job.ratio, job.rounds)
     deadlines_s = [float(share) * steps * truth.fastest_s for share in shares]
     if job.policy == "fedge":
-        board = _LearningClient(table, truth, seed)
+        board = _LearningClient(job, truth)
         runs = [board.run_round(steps, d, job.rounds - number) for number, d in enumerate(deadlines_s, start=1)]
     elif job.policy == "bofl":
         bofl = BoflClient(table.modes, truth.maxn, truth.measure_part, seed)
@@ -269,8 +273,9 @@ class _RefitPerModePredictor:
 class _LearningClient:
     """A client that learns its modes over the rounds through fedge's own client round."""
 
-    def __init__(self, table: ProfileTable, truth: _TableTruth, seed: int) -> None:
-        knowledge = replace(build_background(table, layered=False).knowledge, seed=seed)
+    def __init__(self, job: ModeChoiceJob, truth: _TableTruth) -> None:
+        table = job.table
+        knowledge = replace(build_background(table, without=job.without, layered=False).knowledge, seed=job.seed)
         maxn = table.modes[truth.maxn]
         self._measurements: RoundParts = ()
         self._context = RoundContext(

@@ -31,6 +31,7 @@ R = TypeVar("R")
 PACKAGES = ("fedge", "clients", "server", "experiments")
 """Packages that a task may run, which must be equal on all machines."""
 PACKAGE_SUFFIXES = {".py", ".yaml"}
+MACHINES_FIELD = "fedge on Ray's machines"
 USER_FOLDER = "configs"
 """Folder of experiments, which users edit and tasks do not read."""
 JOINS_WITHIN_S = 60.0
@@ -226,7 +227,7 @@ def _read_outcome(place: int, reference: Any, own: str) -> TaskOutcome[Any]:
         text = f"a worker process ended before its time (out of memory?): {' '.join(str(error).split())[:200]}"
         return TaskOutcome(place, error=RunFailed(text))
     if kind == "package":
-        raise BadInput("fedge on Ray's machines", str(value), f"{own}, as in this process")
+        raise BadInput(MACHINES_FIELD, str(value), f"{own}, as in this process")
     return TaskOutcome(place, error=FedgeError(value)) if kind == "error" else TaskOutcome(place, value)
 
 
@@ -259,11 +260,11 @@ def _make_remote_function() -> Callable[[list[Any], bytes, str, str], tuple[str,
 
 
 @functools.cache
-def describe_package() -> str:
-    """Return the version of this fedge with a digest of its sources, which tells unreleased states apart."""
+def describe_package(folder: Path = ROOT) -> str:
+    """Return this fedge's version and a digest of the sources in a folder, which tells unreleased states apart."""
     digest = hashlib.sha256()
     for name in PACKAGES:
-        spec = PathFinder.find_spec(name, [str(ROOT)])
+        spec = PathFinder.find_spec(name, [str(folder)])
         for root in sorted(spec.submodule_search_locations or ()) if spec is not None else ():
             for path in sorted(Path(root).rglob("*")):
                 inner = path.relative_to(root)

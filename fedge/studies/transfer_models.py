@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from fedge.analysis.roofline.board_constants import (
     fit_constants,
 )
 from fedge.analysis.roofline.microbenchmark import fit_per_mode
-from fedge.analysis.roofline.roofline_analysis import SLOWDOWN_MARGIN, find_networks
+from fedge.analysis.roofline.roofline_analysis import FITTED_MARGIN, find_networks
 from fedge.analysis.roofline.roofline_model import (
     DEFAULT_MAX_SLOWDOWN,
     ModeRooflines,
@@ -40,10 +40,11 @@ from fedge.analysis.roofline.roofline_model import (
 )
 from fedge.costs.cost_priors import cost_at_batch_size
 from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
-from fedge.costs.layer_estimate import estimate_network_cost, load_timed_steps
+from fedge.costs.layer_estimate import load_timed_steps
 from fedge.costs.layered_work import find_family, find_known_layers
 from fedge.costs.memory.step_need import BOUND_SDS, fit_memory_calibration
 from fedge.costs.memory.step_table import MeasuredSteps, StepTable, TargetName, gather_steps
+from fedge.costs.slowdown_margin import CostEvidence, LeftOut, rotate_predictions
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.measured_correction import correct_relative_to_row
 from fedge.decisions.mode_objectives import compute_step_energy_j, find_least_energy_within_slowdown
@@ -81,7 +82,9 @@ VARIANTS: Mapping[TransferPart, tuple[str, ...]] = {
 }
 """What a model is judged on more than once per table, by name."""
 CHOICE_CONFIDENCE = 0.95
-"""Probability with which a choice by the predictor's spreads should keep its slowdown."""
+"""Probability with which a choice by predictors, layers and rooflines should keep its slowdown."""
+UNPROMISED = "no lower mode keeps the slowdown with the stated probability"
+"""Why MAXN stays, where a margin follows from a model's own errors."""
 Choose = Callable[[Predictions, int], int]
 """Choose a row of the predictions, given that of MAXN; rows of infinite power are not allowed."""
 
@@ -173,8 +176,8 @@ def score_choice(blank: TransferRow, table: ProfileTable, found: Predictions, ch
     )
 
 
-def choose_with_margin(margin: float) -> Choose:
-    """Return the choice of ``fedge roofline``, with a margin on the slowdown (log units)."""
+def choose_with_margin(margin: Floats | float) -> Choose:
+    """Return the choice of ``fedge roofline``, with a margin on the slowdown (log units), shape (modes,) or for all."""
 
     def choose(found: Predictions, maxn: int) -> int:
         joules = compute_step_energy_j(found)
@@ -199,6 +202,12 @@ def score_modes(blank: TransferRow, table: ProfileTable, found: Predictions, cho
     choice = score_choice(blank, table, found, choose)
     if choice is not None:
         yield choice
+
+
+def mark_refusal(row: TransferRow) -> TransferRow:
+    """Count a choice of MAXN as a refusal, as ``fedge roofline`` does."""
+    stays = row.quantity == "choice" and row.slowdown == 1.0 and row.saving == 0.0
+    return replace(row, refused=UNPROMISED) if stays else row
 
 
 def score_predictions(blank: TransferRow, table: ProfileTable, found: Predictions) -> Iterator[TransferRow]:
@@ -263,19 +272,41 @@ def _keep_profiles(hidden: frozenset[str]) -> list[CostProfile]:
 
 
 def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow]:
-    """Yield the rows of the cost that is estimated from the network's layers."""
-    table, hidden = judged.table, list_hidden_names(judged, left_out)
+    """Yield the rows of the cost that is estimated from the network's layers, or between its other batch sizes.
+
+    The decision keeps its slowdown with ``CHOICE_CONFIDENCE``, by the errors on the profiles that remain.
+    """
+    table, spec = judged.table, find(judged.board)
     work = Workload(table.workload, table.batch_size, judged.kind, find_known_layers(table.workload, judged.kind))
     if work.layers is None:
         raise BadInput("workload", f"{table.workload}, whose layers are not known", "a known workload")
-    timed = [one for one in load_timed_steps() if not {one.network, one.device} & (hidden | {judged.network})]
-    cost = estimate_network_cost(
-        find(judged.board), work, specs=load_catalogue(), calibrated=_keep_profiles(hidden), timed=timed
-    )
+    evidence = _keep_evidence(judged, left_out)
+    cost = evidence.predict(spec, work)
     step_s, power_w = (f(cost.coefficients, table.maxn, table.modes) for f in (compute_step_s, compute_power_w))
-    sds = (np.full(len(step_s), sd) for sd in (cost.time_error_log, cost.power_error_log))
-    found = Predictions(table.modes, step_s, power_w, *sds)
-    yield from score_modes(_start_row("layers", judged, left_out), table, found, choose_with_margin(SLOWDOWN_MARGIN))
+    spreads = (  # an estimate between batch sizes has no other error than its profile's
+        max(cost.time_error_log, cost.residual_time_sd_log),
+        max(cost.power_error_log, cost.residual_power_sd_log),
+    )
+    sds = (np.full(len(step_s), sd) for sd in spreads)
+    found, blank = Predictions(table.modes, step_s, power_w, *sds), _start_row("layers", judged, left_out)
+    errors = rotate_predictions(evidence, evidence.find_left_out(spec, work))
+
+    def choose(allowed: Predictions, maxn: int) -> int:
+        margin = errors.compute_margin(cost, table.maxn, table.modes, maxn, CHOICE_CONFIDENCE)
+        return choose_with_margin(margin)(allowed, maxn)
+
+    yield from map(mark_refusal, score_modes(blank, table, found, choose))
+
+
+def _keep_evidence(judged: JudgedTable, left_out: LeftOut) -> CostEvidence:
+    steps, specs = load_timed_steps(), load_catalogue()
+    if left_out == "batch":
+        own = judged.board, judged.table.workload, judged.kind, judged.table.batch_size
+        kept = [p for p in _keep_profiles(frozenset()) if (p.device, p.workload, p.kind, p.batch_size) != own]
+        return CostEvidence(kept, steps, specs)
+    hidden = list_hidden_names(judged, left_out)
+    timed = [one for one in steps if not {one.network, one.device} & (hidden | {judged.network})]
+    return CostEvidence(_keep_profiles(hidden), timed, specs)
 
 
 # Rooflines ------------------------------------------------------------------------------------------------------------
@@ -290,6 +321,8 @@ def judge_rooflines(
     """
     table = judged.table
     kept = [one.table for one in list_remaining(judged, left_out, among) if _is_same_bench(one, judged)]
+    if left_out == "board":
+        raise BadInput("board", f"{judged.board}, left out", "a board with tables: constants are fitted board by board")
     networks = find_networks([table.workload, *(one.workload for one in kept)])
     if not kept or len(networks) < len({table.workload, *(one.workload for one in kept)}):
         raise BadInput("tables", f"{len(kept)} other tables", "inference tables of networks whose layers are known")
@@ -303,7 +336,7 @@ def judge_rooflines(
     step_s = compute_batch_times(lines, batch).total_s
     power_w = batch_energy_j(lines, batch, step_s) / step_s
     found = Predictions(table.modes, step_s, power_w, *(np.full(len(step_s), sd) for sd in sds))
-    choose = choose_with_margin(0.0 if method == "pagoda" else SLOWDOWN_MARGIN)
+    choose = choose_with_margin(0.0 if method == "pagoda" else FITTED_MARGIN)
     yield from score_modes(_start_row(method, judged, left_out), table, found, choose)
 
 
@@ -354,19 +387,21 @@ def judge_memory(network: str, left_out: LeftOut, tables: Sequence[StepTable], b
 # Choice of modes in rounds --------------------------------------------------------------------------------------------
 
 
-def judge_online(judged: JudgedTable, seeds: int) -> Iterator[TransferRow]:
-    """Yield the rows of the choice of modes under deadlines from round 10 on; the workload is left out.
+def judge_online(judged: JudgedTable, left_out: LeftOut, seeds: int) -> Iterator[TransferRow]:
+    """Yield the rows of the choice of modes under deadlines from round 10 on.
 
     Implausible rows are no modes of the board: the oracle would take those that are too good to be true.
     """
-    table = _keep_plausible_rows(judged.table)
+    table, hidden = _keep_plausible_rows(judged.table), tuple(sorted(list_hidden_names(judged, left_out)))
     for ratio, variant in zip(ONLINE_RATIOS, VARIANTS["online"], strict=True):
         for seed in range(1, seeds + 1):
-            job = ModeChoiceJob(table, ratio, ONLINE_ROUNDS, find_steps(table), policy="fedge", seed=seed)
+            job = ModeChoiceJob(
+                table, ratio, ONLINE_ROUNDS, find_steps(table), policy="fedge", seed=seed, without=hidden
+            )
             found = run_mode_choice(job)
             yield TransferRow(
                 "online",
-                "workload",
+                left_out,
                 judged.name,
                 "rounds",
                 variant=variant,
@@ -388,19 +423,20 @@ def _keep_plausible_rows(table: ProfileTable) -> ProfileTable:
 # Training beside inference --------------------------------------------------------------------------------------------
 
 
-def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterator[TransferRow]:
-    """Yield the rows of the default strategy for both jobs on one board, without either's workload."""
+def judge_serving(train: JudgedTable, infer: JudgedTable, left_out: LeftOut, seeds: int) -> Iterator[TransferRow]:
+    """Yield the rows of the default strategy for both jobs on one board, without what is left out with either."""
+    hidden = list_hidden_names(train, left_out) | list_hidden_names(infer, left_out)
     options = StrategyStudyOptions(
         JobTableOptions((Path(train.table.path),), (Path(infer.table.path),)),
         problem_count=SERVING_PROBLEMS,
         seeds=seeds,
         plausible=True,
     )
-    for job in build_strategy_jobs(options):
+    for job in build_strategy_jobs(options, _keep_profiles(hidden)):
         found = run_strategy_job(job)
         yield TransferRow(
             "serving",
-            "workload",
+            left_out,
             f"{train.board}/{found.pair}",
             "problems",
             kind="both",
@@ -412,8 +448,7 @@ def judge_serving(train: JudgedTable, infer: JudgedTable, seeds: int) -> Iterato
         )
 
 
-LeftOut = Literal["workload", "board", "family", "batch"]
-LEFT_OUT: tuple[LeftOut, ...] = ("workload", "board", "family", "batch")
+LEFT_OUT: tuple[LeftOut, ...] = get_args(LeftOut)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,12 +14,12 @@ from fedge.child_processes import limit_to_one_thread
 from fedge.confidence_interval import mean_of_known
 from fedge.costs.layered_work import find_family
 from fedge.costs.memory.step_table import StepTable, read_step_tables
+from fedge.costs.slowdown_margin import LeftOut
 from fedge.errors import BadInput, FedgeError, check_known
 from fedge.studies.task_pool import run_jobs
 from fedge.studies.transfer_models import (
     LEFT_OUT,
     JudgedTable,
-    LeftOut,
     TransferKind,
     TransferPart,
     TransferQuantity,
@@ -130,18 +130,23 @@ def _list_cells(
     part: TransferPart, tables: Sequence[JudgedTable], steps: Mapping[str, Sequence[StepTable]]
 ) -> Iterator[TransferCell]:
     """Yield the cells of a part: a left-out batch size needs tables of several, a left-out board other boards."""
-    if part == "serving":
-        for train, infer in itertools.product(tables, tables):
-            first = next(one for one in tables if one.table.path == infer.table.path) is infer
-            if (train.kind, infer.kind) == ("train", "infer") and train.board == infer.board and first:
-                yield TransferCell("serving", "workload", train.name, infer.name)
-        return
     for case in LEFT_OUT:
+        if part == "serving":
+            yield from _list_pairs(case, tables)
+            continue
         if part == "memory":
             names = [f"{board}/{name}" for board, some in steps.items() for name in _list_step_networks(case, some)]
         else:
             names = [one.name for one in tables if _is_rotated(part, case, one)]
         yield from (TransferCell(part, case, name) for name in names)
+
+
+def _list_pairs(case: LeftOut, tables: Sequence[JudgedTable]) -> Iterator[TransferCell]:
+    """Yield the pairs of tables of a board; a pair has all batch sizes of inference, so none of them is left out."""
+    for train, infer in itertools.product(tables, tables):
+        first = next(one for one in tables if one.table.path == infer.table.path) is infer
+        if case != "batch" and (train.kind, infer.kind) == ("train", "infer") and train.board == infer.board and first:
+            yield TransferCell("serving", case, train.name, infer.name)
 
 
 def _list_step_networks(case: LeftOut, steps: Sequence[StepTable]) -> list[str]:
@@ -155,13 +160,9 @@ def _list_step_networks(case: LeftOut, steps: Sequence[StepTable]) -> list[str]:
 
 
 def _is_rotated(part: TransferPart, case: LeftOut, one: JudgedTable) -> bool:
-    if part == "online":
-        return case == "workload" and one.kind == "train"
-    if part in ("roofline", "pagoda"):
-        return one.kind == "infer" and case in ("workload", "batch")
-    if part == "layers":
-        return case != "batch"
-    return case != "batch" or one.kind == "infer"
+    """Return whether a part is judged on a table; one of training has a single batch size."""
+    kinds = {"online": "train", "roofline": "infer", "pagoda": "infer"}
+    return one.kind == kinds.get(part, one.kind) and (case != "batch" or one.kind == "infer")
 
 
 def _run_cell(study: TransferStudy, cell: TransferCell) -> list[TransferRow]:
@@ -191,13 +192,13 @@ def _judge(study: TransferStudy, cell: TransferCell) -> Iterator[TransferRow]:
         return judge_memory(network, cell.left_out, study.steps[board], board)
     judged = study.tables[cell.judged]
     if cell.part == "serving":
-        return judge_serving(judged, study.tables[cell.beside], study.seeds)
+        return judge_serving(judged, study.tables[cell.beside], cell.left_out, study.seeds)
     if cell.part == "predictor":
         return judge_predictor(judged, cell.left_out, study.counts, study.seeds)
     if cell.part == "layers":
         return judge_layers(judged, cell.left_out)
     if cell.part == "online":
-        return judge_online(judged, study.seeds)
+        return judge_online(judged, cell.left_out, study.seeds)
     return judge_rooflines(judged, cell.left_out, list(study.tables.values()), cell.part)
 
 

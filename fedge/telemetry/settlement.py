@@ -191,15 +191,16 @@ def round_row(
     available: int | None = None,
     stale: int = 0,
     resting_j: float | None = None,
+    cost: float | None = None,
     evaluated: EvaluationFigures = NOT_EVALUATED,
 ) -> RoundRow:
     """Build the fleet's row of a round; see ``fleet_row``.
 
     ``tested`` are loss and accuracy of the new model on the held-out test set, ``stale`` the late results that were
-    merged.
+    merged, ``cost`` is that of all energy under the signal.
     """
-    rows = settled.clients
-    row = fleet_row(rows, start_s=settled.start_s, end_s=settled.end_s, tested=tested, stale=stale, resting_j=resting_j)
+    rows, span = settled.clients, {"start_s": settled.start_s, "end_s": settled.end_s}
+    row = fleet_row(rows, **span, tested=tested, stale=stale, resting_j=resting_j, cost=cost)
     return dataclasses.replace(
         row,
         available=available,
@@ -219,6 +220,7 @@ def fleet_row(
     tested: tuple[float, float] | None,
     stale: int,
     resting_j: float | None,
+    cost: float | None,
 ) -> RoundRow:
     """Build the fleet's row from the client rows of a round or model, without the comparison with MAXN and oracle."""
     done = [row for row in rows if row.status == "done"]
@@ -245,6 +247,7 @@ def fleet_row(
         stale=stale,
         resting_energy_j=resting_j,
         refused=sum(row.is_refused for row in rows),
+        energy_cost=cost,
     )
 
 

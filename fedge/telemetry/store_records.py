@@ -74,6 +74,10 @@ class RoundRow:
     """
     refused: int = 0
     """Of the failed ones, those whose result was refused: of the wrong form, not finite, or out of all proportion."""
+    energy_cost: float | None = None
+    """Cost, or carbon, of the energy of all boards, resting and evaluating ones too, computed from the experiment's
+    signal in its unit, as if each board drew it evenly; None without one, and in tables of older runs.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedge.decisions.planning.round_plan import plan_round
+from fedge.devices.energy_signal import NO_ENERGY
 from fedge.errors import RunFailed
 from fedge.phases import begin_phase
 from fedge.protocols import Selector
@@ -193,7 +194,7 @@ class AsyncCoordinator(RunLoop):
     def _publish(self, state: AsyncRunState, aggregator: Aggregator) -> None:
         """Make a new model from the buffer, and store the rows of all tasks that ended since the previous one."""
         version = state.version + 1
-        resting_j = state.cancel_in_flight() if version == self.experiment.rounds else 0.0
+        resting = state.cancel_in_flight() if version == self.experiment.rounds else NO_ENERGY
         self.tables.append((*state.rows, *state.events, *state.traces))
         results = [
             Contribution(
@@ -219,7 +220,8 @@ class AsyncCoordinator(RunLoop):
             end_s=state.clock_s,
             tested=self.task.evaluate(arrays),
             stale=sum(row.staleness is not None and row.staleness > 0 for row in state.rows),
-            resting_j=resting_j,
+            resting_j=resting.joules,
+            cost=(resting + state.book_rows()).cost,
         )
         self.tables.append([row])
         state.publish_model(arrays, row.energy_j)

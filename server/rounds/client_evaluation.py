@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fedge.devices.energy_signal import NO_ENERGY, EnergyUse, book_energy
 from fedge.experiment import Experiment, LateReplySpec
 from fedge.seeds import make_generator
 from fedge.telemetry.client_rows import RoundStart
@@ -29,11 +30,13 @@ class ClientEvaluation:
 
     Attributes:
         figures: Figures of the round's row; without values if no client was asked.
+        used: Energy of all boards.
     """
 
     fleet: FleetState
     rows: tuple[EvaluationRow, ...] = ()
     figures: EvaluationFigures = NOT_EVALUATED
+    used: EnergyUse = NO_ENERGY
 
 
 def evaluate_on_clients(
@@ -76,14 +79,15 @@ def evaluate_on_clients(
         for name in sorted(names)
     )
     idle = [name for name in availability.names if name not in parts]
-    after, idle_j = charge_idle_clients(availability, fleet, idle, fleet.clock_s + seconds)
+    after, rested = charge_idle_clients(availability, fleet, idle, fleet.clock_s + seconds)
     loss, accuracy = None, None
     if reports := [part.report for part in parts.values() if part.error is None]:
         with report_strategy_errors(experiment, number):
             loss, accuracy = aggregator.aggregate_evaluate(number, reports) or (None, None)
-    energy_j = idle_j + sum(row.energy_j for row in rows)
-    figures = EvaluationFigures(loss, accuracy, evaluation_s=seconds, evaluation_energy_j=energy_j)
-    return ClientEvaluation(_apply_evaluations(after, rows, parts), rows, figures)
+    worked_j = {row.board: row.energy_j for row in rows}
+    used = rested + book_energy(availability.signal, worked_j, fleet.clock_s, after.clock_s)
+    figures = EvaluationFigures(loss, accuracy, evaluation_s=seconds, evaluation_energy_j=used.joules)
+    return ClientEvaluation(_apply_evaluations(after, rows, parts), rows, figures, used)
 
 
 def choose_evaluators(experiment: Experiment, available: Iterable[str], number: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from fedge.decisions.planning import JOINT_POLICY
 from fedge.decisions.planning.joint_planner import PLAIN_CONTEXT, JointContext
 from fedge.decisions.planning.round_plan import plan_round
+from fedge.devices.energy_signal import NO_ENERGY, EnergyUse, book_energy
 from fedge.errors import RunFailed
 from fedge.knowledge.recall import renews_peers
 from fedge.phases import begin_phase
@@ -46,7 +48,7 @@ class RoundOpening:
     """A round whose requests have not been sent.
 
     Attributes:
-        waited_j: Energy that all boards drew before the round while no client was available, in joules.
+        waited: Energy that all boards drew before the round while no client was available.
     """
 
     number: int
@@ -54,7 +56,7 @@ class RoundOpening:
     pending: tuple[PendingResult, ...]
     selection: ClientSelection
     plan: FleetPlan
-    waited_j: float
+    waited: EnergyUse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +150,8 @@ class Coordinator(RunLoop):
             goals=goals,
             others_at_work=bool(self.overdue.busy_boards()),
         )
-        fleet, rested_j = _update_fleet(opening, availability, late, settled=settled, answers=answers)
+        fleet, rested = _update_fleet(opening, availability, late, settled=settled, answers=answers)
+        resting = opening.waited + rested
         evaluated = evaluate_on_clients(
             self.requests, aggregator, availability, fleet=fleet, arrays=merged.arrays, number=opening.number
         )
@@ -160,43 +163,53 @@ class Coordinator(RunLoop):
             None if self.experiment.evaluation.by == "clients" else self.task.evaluate(merged.arrays),
             available=opening.selection.available,
             stale=merged.stale,
-            resting_j=opening.waited_j + rested_j,
+            resting_j=resting.joules,
+            cost=(resting + _book_round(availability, settled) + evaluated.used).cost,
             evaluated=evaluated.figures,
         )
         self.tables.append((*merged.events, *evaluated.rows, row))
-        return RoundRecord(
-            opening,
-            settled,
-            merged,
-            aggregator.export_state(),
-            fleet=fleet,
-            row=row,
-            residuals=_take_residuals(settled, replies),
-        )
+        left, memory = _take_residuals(settled, replies), aggregator.export_state()
+        return RoundRecord(opening, settled, merged, memory, fleet=fleet, row=row, residuals=left)
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:
-        """Advance the clock until a client is available, select the clients, and plan the round."""
-        number = state.round + 1
+        """Advance the clock until a client is available and can work, select the clients, and plan the round."""
+        number, waited = state.round + 1, NO_ENERGY
         late = self._take_late_replies(state.fleet, state.pending, state, aggregator)
         free = self._exclude_busy(availability, number)
-        advance = advance_to_available(free, late.fleet, number)
-        self.tables.append(advance.events)
-        fleet = apply_late_reports(
-            advance.fleet, late.pending, after_s=state.fleet.clock_s, until_s=advance.fleet.clock_s
-        )
-        selection = select_round_clients(self.experiment, free, fleet, state)
-        plan = plan_round(
-            self.experiment.policy,
-            fleet.fronts,
-            selection.boards,
-            deadline_s=selection.result.deadline_s,
-            spent_j=state.spent_j,
-            context=self._build_joint_context(free, fleet, state=state, selection=selection, aggregator=aggregator),
-            shares=selection.result.shares,
-        )
-        return RoundOpening(
-            number, fleet=fleet, pending=late.pending, selection=selection, plan=plan, waited_j=advance.waited_j
-        )
+        fleet, since_s = late.fleet, state.fleet.clock_s
+        while True:
+            advance = advance_to_available(free, fleet, number)
+            self.tables.append(advance.events)
+            fleet, waited = advance.fleet, waited + advance.waited
+            fleet = apply_late_reports(fleet, late.pending, after_s=since_s, until_s=fleet.clock_s)
+            selection = select_round_clients(self.experiment, free, fleet, state)
+            plan = plan_round(
+                self.experiment.policy,
+                fleet.fronts,
+                selection.boards,
+                deadline_s=selection.result.deadline_s,
+                spent_j=state.spent_j,
+                context=self._build_joint_context(free, fleet, state=state, selection=selection, aggregator=aggregator),
+                shares=selection.result.shares,
+            )
+            if plan.wait_s is None:
+                return RoundOpening(
+                    number, fleet=fleet, pending=late.pending, selection=selection, plan=plan, waited=waited
+                )
+            since_s = fleet.clock_s
+            fleet, drawn = self._wait_for_charge(free, fleet, plan, number)
+            waited += drawn
+
+    def _wait_for_charge(
+        self, availability: FleetAvailability, fleet: FleetState, plan: FleetPlan, number: int
+    ) -> tuple[FleetState, EnergyUse]:
+        """Let all idle until a battery has enough for a part; raise ``RunFailed`` if that will never be."""
+        wait_s = plan.wait_s
+        if wait_s is None or not math.isfinite(wait_s):
+            raise RunFailed(f"round {number}: no client can work. {plan.why} Give them a larger battery or charging_w")
+        message = f"{plan.why} All wait for {wait_s:.0f} s until one has enough."
+        self.tables.append([EventRow(fleet.clock_s, round=number, board=None, kind="waited", message=message)])
+        return charge_idle_clients(availability, fleet, availability.names, fleet.clock_s + wait_s)
 
     def _build_joint_context(
         self,
@@ -305,13 +318,19 @@ def _update_fleet(
     late: LateUpdate,
     settled: RoundSettlement,
     answers: Mapping[str, ReplyMessage],
-) -> tuple[FleetState, float]:
-    """Return the clients at the end of a settled round, and the energy of those that took no part, in joules."""
+) -> tuple[FleetState, EnergyUse]:
+    """Return the clients at the end of a settled round, and the energy of those that took no part."""
     fleet = update_histories(late.fleet, opening.number, settled, answers)
     fleet = dataclasses.replace(fleet, histories=availability.leave_out(settled.clients, fleet.histories))
     fleet = apply_late_reports(fleet, late.pending, after_s=fleet.clock_s, until_s=settled.end_s)
     idle = [name for name in availability.names if name not in answers]
     return charge_idle_clients(availability, fleet, idle, settled.end_s)
+
+
+def _book_round(availability: FleetAvailability, settled: RoundSettlement) -> EnergyUse:
+    """Return the energy of the clients of a round, and its cost."""
+    joules = {row.board: row.energy_j for row in settled.clients}
+    return book_energy(availability.signal, joules, settled.start_s, settled.end_s)
 
 
 def _take_residuals(settled: RoundSettlement, replies: Mapping[str, IncomingReply]) -> dict[str, Floats32]:

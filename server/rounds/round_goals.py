@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedge.client.memory_scaling import can_narrow_clients, explain_narrowing_failure
 from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
 from fedge.decisions.planning.front_columns import board_round_energy_j, find_least_energy_point
-from fedge.decisions.planning.joint_planner import SENT, JointContext, UpdateEncoding
+from fedge.decisions.planning.joint_planner import SENT, BoardSupply, JointContext, UpdateEncoding
 from fedge.decisions.planning.progress_model import ProgressFit, RoundShare, update_fit
 from fedge.decisions.planning.round_plan import resting_power_w
 from fedge.decisions.selection.client_figures import finite_or_none
@@ -101,7 +102,26 @@ def build_joint_context(
     encodings = list_encodings(experiment, state.arrays, trainable)
     may_be_narrow = state.round < NARROW_ROUNDS * experiment.rounds
     widths = list_widths(experiment, task) if may_be_narrow else ()
-    return JointContext(weights, encodings, state.progress, widths)
+    context = JointContext(weights, encodings, state.progress, widths)
+    return replace(context, **_describe_supplies(availability, fleet, selected))
+
+
+def _describe_supplies(availability: FleetAvailability, fleet: FleetState, selected: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a ``JointContext`` on prices and batteries; prices are those at the round's start."""
+    signal, charges = availability.signal, availability.charges(fleet)
+    price = {name: signal.find_price(name, fleet.clock_s) for name in fleet.fronts} if signal else {}
+    supplies = {}
+    for name in selected:
+        own = BoardSupply(price.get(name, 1.0))
+        if (charge := charges.get(name)) is not None:
+            floor_j = charge.spec.floor * charge.capacity_j
+            spare_j, full_j = charge.left_j - floor_j, charge.capacity_j - floor_j
+            own = replace(own, spare_j=spare_j, full_j=full_j, charging_w=charge.spec.charging_w)
+        supplies[name] = own
+    resting_w = {name: front.idle_w for name, front in fleet.fronts.items() if name not in supplies}
+    total_w = sum(resting_w.values())
+    priced_w = sum(price.get(name, 1.0) * watts for name, watts in resting_w.items())
+    return {"supplies": supplies, "resting_price": priced_w / total_w if total_w else 1.0}
 
 
 def list_widths(experiment: Experiment, task: LearningTask) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import median
 
 from fedge.groups import group_by
@@ -90,6 +90,23 @@ def share_measurements(
 def count_groups(boards: int) -> int:
     """Return the number of groups into which so many boards of a kind are dealt."""
     return GROUPS_OF_MANY if boards >= MANY_BOARDS else GROUPS
+
+
+def divide_boards(kinds: Mapping[str, Hashable], asked: Collection[str], shares: int) -> list[list[str]]:
+    """Divide the boards of ``asked`` among processes: equally large shares of about the same kinds; some may be empty.
+
+    Boards of a group, which get the same measurements, are in one share where that is possible: each process fits a
+    predictor to these once. A board mostly stays in its share if others are asked.
+    """
+    alike = group_by(sorted(kinds), kinds.__getitem__)
+    places = {
+        board: (number % count_groups(len(boards)) / count_groups(len(boards)), kind, number)
+        for kind, boards in enumerate(alike.values())
+        for number, board in enumerate(boards)
+    }
+    ordered = sorted(asked, key=places.__getitem__)
+    bounds = [share * len(ordered) // shares for share in range(shares + 1)]
+    return [ordered[first:end] for first, end in pairwise(bounds)]
 
 
 def _list_donors(alike: Sequence[str], group: int, known: Callable[[str], _KnownModes]) -> list[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
+from fedge.devices.energy_signal import NO_ENERGY, EnergyUse, book_energy
 from fedge.experiment import FleetBoard, LateReplySpec
 from fedge.telemetry.client_rows import COMPARISON_COLUMNS, RoundStart
 from fedge.telemetry.settlement import RoundSettlement, settle_round
@@ -235,8 +236,8 @@ class AsyncRunState:
         self.histories[board] = dataclasses.replace(self.histories[board], last_round=self.dispatches)
         return done
 
-    def cancel_in_flight(self) -> float:
-        """Book the tasks that are running when the run ends; return the energy in joules of all idle boards.
+    def cancel_in_flight(self) -> EnergyUse:
+        """Book the tasks that are running when the run ends; return the energy of all idle boards.
 
         It covers the time since their last rows.
         """
@@ -247,6 +248,14 @@ class AsyncRunState:
         self.in_flight.clear()
         self.end_times.clear()
         return self._charge_idle()[1]
+
+    def book_rows(self) -> EnergyUse:
+        """Return the energy of the rows since the last model; of the waiting before a task the cost is that of it."""
+        uses = (
+            book_energy(self.availability.signal, {row.board: row.energy_j}, row.start_s, row.end_s)
+            for row in self.rows
+        )
+        return sum(uses, NO_ENERGY)
 
     def publish_model(self, arrays: NamedArrays, spent_j: float) -> None:
         """Set a new model, whose row has the energy ``spent_j``, and clear the buffer and the rows of the last one."""
@@ -269,8 +278,8 @@ class AsyncRunState:
             pending=tuple(self.in_flight[board] for _, board in sorted(self.end_times)),
         )
 
-    def _charge_idle(self) -> tuple[FleetState, float]:
-        """Return the fleet now, and the joules that idle clients drew since their last rows."""
+    def _charge_idle(self) -> tuple[FleetState, EnergyUse]:
+        """Return the fleet now, and the energy that idle clients drew since their last rows."""
         fleet = FleetState(0.0, states=self.states, fronts=self.fronts, histories=self.histories)
         return charge_idle_clients(self.availability, fleet, self.idle_clients.names, self.clock_s)
 

@@ -9,9 +9,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedge.decisions.selection.fedzero import EXCESS_SELECTOR
+from fedge.decisions.selection.selector_options import complete_options
 from fedge.devices import battery
 from fedge.devices.availability import Availability, build_availabilities
 from fedge.devices.battery import BatteryCharge
+from fedge.devices.energy_signal import (
+    NO_ENERGY,
+    EnergySignal,
+    EnergyUse,
+    LowSignalStart,
+    book_energy,
+    build_signal,
+)
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetBoard, list_boards
 from fedge.telemetry.store_records import ClientRow, EventRow
@@ -26,11 +36,13 @@ class FleetAvailability:
     Attributes:
         boards: Fleet entries in the order of the YAML file.
         memory_terms: Per board, all of the experiment that decides whether a training step fits into its memory.
+        signal: Price or carbon of the boards' energy; None if the experiment has none.
     """
 
     boards: tuple[FleetBoard, ...]
     presences: Mapping[str, Availability]
     memory_terms: Mapping[str, str] = field(default_factory=dict)
+    signal: EnergySignal | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,8 +51,7 @@ class FleetAvailability:
 
     def exclude(self, busy: Container[str]) -> FleetAvailability:
         """Return the availability of the boards that are not in ``busy``."""
-        kept = tuple(board for board in self.boards if board.name not in busy)
-        return FleetAvailability(kept, self.presences, self.memory_terms)
+        return replace(self, boards=tuple(board for board in self.boards if board.name not in busy))
 
     def is_left_out(self, name: str, history: ClientHistory) -> bool:
         """Return whether nothing fit into the board's memory under the terms that still hold."""
@@ -92,11 +103,16 @@ def build_availability(experiment: Experiment) -> FleetAvailability:
     """Build the availability of an experiment's fleet.
 
     Raises:
-        BadInput: An availability trace is invalid.
+        BadInput: An availability trace, or the signal, is invalid.
     """
-    every = list_boards(experiment)
+    every, signal, selection = list_boards(experiment), build_signal(experiment), experiment.selection
     terms = {board.name: describe_memory_terms(experiment, board) for board in every}
-    return FleetAvailability(every, build_availabilities(experiment, every), terms)
+    presences = build_availabilities(experiment, every)
+    if selection.name == EXCESS_SELECTOR and signal is not None:
+        threshold = complete_options(selection.name, selection.options)["threshold"]
+        low_times = {name: signal.find_low_times(name, threshold) for name in presences}
+        presences = {name: LowSignalStart(presence, low_times[name]) for name, presence in presences.items()}
+    return FleetAvailability(every, presences, terms, signal)
 
 
 def describe_memory_terms(experiment: Experiment, board: FleetBoard) -> str:
@@ -126,11 +142,11 @@ class ClockAdvance:
     """The fleet at a time at which a client is available.
 
     Attributes:
-        waited_j: Energy that all boards drew while none was available, in joules.
+        waited: Energy that all boards drew while none was available.
     """
 
     fleet: FleetState
-    waited_j: float = 0.0
+    waited: EnergyUse = NO_ENERGY
     events: tuple[EventRow, ...] = ()
 
 
@@ -153,23 +169,26 @@ def advance_to_available(availability: FleetAvailability, fleet: FleetState, num
 
 def charge_idle_clients(
     availability: FleetAvailability, fleet: FleetState, names: Iterable[str], until_s: float
-) -> tuple[FleetState, float]:
+) -> tuple[FleetState, EnergyUse]:
     """Move the clock to ``until_s``; the clients ``names`` idle from now or from when their last work ends.
 
     A board draws the idle power that it last reported, even while it is unreachable. A board with an empty battery
     draws at most its charging power.
 
     Returns:
-        The clients at ``until_s`` with updated batteries, and the energy that the idle ones drew in joules.
+        The clients at ``until_s`` with updated batteries, and the energy that the idle ones drew.
     """
     names = tuple(names)
     charges = availability.charges(fleet)
     histories = dict(fleet.histories)
     known = [histories.get(name, UNKNOWN_CLIENT) for name in names]
-    seconds = np.array([max(0.0, until_s - max(fleet.clock_s, history.free_at_s)) for history in known])
+    from_s = [min(until_s, max(fleet.clock_s, history.free_at_s)) for history in known]
+    seconds = until_s - np.array(from_s)
     idle_w = np.array([get_idle_w(fleet.fronts, name) for name in names])
     drawn_j, left = battery.stack_batteries(charges.get(name) for name in names).draw_idle(idle_w, seconds)
     for name, history, left_j in zip(names, known, left.left_j.tolist(), strict=True):
         if name in charges:
             histories[name] = replace(history, charge_j=left_j)
-    return replace(fleet, clock_s=until_s, histories=histories), sum(drawn_j.tolist(), 0.0)
+    joules, begins_s = (dict(zip(names, values, strict=True)) for values in (drawn_j.tolist(), from_s))
+    drawn = book_energy(availability.signal, joules, begins_s, until_s)
+    return replace(fleet, clock_s=until_s, histories=histories), drawn

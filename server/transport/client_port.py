@@ -9,6 +9,9 @@ from typing import Protocol
 from fedge.types import Floats32, NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 
+LOST_PROCESS_TEXT = "a process that emulates clients ended"
+"""How the error begins that ends a run of which Ray lost a process."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutgoingRequest:

@@ -14,7 +14,7 @@ from fedge.errors import RunFailed, describe_error, one_line
 from fedge.flower.messages import build_message, from_array_record, name_part, to_array_record
 from fedge.types import Floats32, TrainResult
 from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
-from server.transport.client_port import IncomingReply, OutgoingRequest
+from server.transport.client_port import LOST_PROCESS_TEXT, IncomingReply, OutgoingRequest
 
 UNNAMED_PREFIX = "node "
 """Prefix of the name of a node that has not reported its board name."""
@@ -46,13 +46,26 @@ def encode_group(
 ) -> Message:
     """Encode requests that any node answers as the boards with these numbers; they have the same kind and arrays.
 
+    The measurements of peers, most of a request, are the same for many boards: they are sent once.
+
     Args:
         arrays: The global model of all these requests if the clients are to train, else None.
         run: The experiment as JSON, and the folder of the run or "".
     """
     experiment, folder = run
-    asks = [to_json(question.ask) for question in questions.values()]
-    record = ConfigRecord({"experiment": experiment, "folder": folder, "boards": list(questions), "asks": asks})
+    asks = [question.ask for question in questions.values()]
+    shared = {id(ask.shared): ask.shared for ask in asks}
+    places = {key: place for place, key in enumerate(shared)}
+    record = ConfigRecord(
+        {
+            "experiment": experiment,
+            "folder": folder,
+            "boards": list(questions),
+            "asks": [to_json(replace(ask, shared=())) for ask in asks],
+            "shared": [to_json(measurements) for measurements in shared.values()],
+            "shared_of": [places[id(ask.shared)] for ask in asks],
+        }
+    )
     content = RecordDict({"fedge": record})
     if arrays is not None:
         content["arrays"] = arrays
@@ -64,6 +77,12 @@ def encode_group(
 
 def _address_content(content: RecordDict, question: OutgoingRequest, node: int) -> Message:
     return build_message(content, _TYPES.get(question.ask.kind, MessageType.QUERY), node)
+
+
+def read_process(reply: Message) -> int | None:
+    """Return the id of the process that answered for a group of emulated clients; None if it is not known."""
+    process = None if reply.has_error() else reply.content.config_records["fedge"].get("process")
+    return process if isinstance(process, int) else None
 
 
 def decode_group(questions: Mapping[str, OutgoingRequest], reply: Message) -> dict[str, IncomingReply]:
@@ -79,7 +98,7 @@ def check_processes(boards: Collection[str], reply: Message) -> None:
     if reply.has_error() and (lost := _LOST_PROCESS.match(str(reply.error.reason))):
         first, *others = boards
         work = f"it worked for {first} and {len(others)} more" if others else f"{first} worked"
-        raise RunFailed(f"a process that emulates clients ended ({lost[1]}) while {work}; out of memory?")
+        raise RunFailed(f"{LOST_PROCESS_TEXT} ({lost[1]}) while {work}; out of memory?")
 
 
 def decode_reply(board: str, reply: Message, emulated: tuple[int, OutgoingRequest] | None = None) -> IncomingReply:

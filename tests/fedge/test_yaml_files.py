@@ -138,6 +138,10 @@ class Ranged(BaseModel):
         ({"count": 0}, "count: got 0; 1 or more"),
         ({"count": 2**40}, "count: got 1099511627776; from 1 to 2147483648"),
         ({"parts": [3, 0]}, "parts[1]: got 0; from 1 to 9"),
+        (
+            {"share": 2, "count": 0, "parts": [0]},
+            "share: got 2; more than 0 and at most 1. Also wrong: count, parts[0]",
+        ),
     ],
 )
 def test_a_range_is_told_with_both_ends_unless_one_is_far(content, right):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +160,7 @@ def _throughput_chart(advice: PlacementAdvice) -> Chart:
                 x=lambda row: _batch_size(row.placement),
                 y=lambda row: row.images_per_s,
                 marker={"symbol": "circle-open", "size": 14, "color": shades, "line": {"width": 2}},
-                hover=lambda row: f"<b>{escape(str(row.placement))}</b><br>measured {row.images_per_s:.1f}",
+                hover=lambda row: Markup("<b>{}</b><br>measured {:.1f}").format(row.placement, row.images_per_s),
             )
         )
     sizes = [_batch_size(one.placement) for one in advice.curves[0].outcomes]
@@ -257,7 +256,7 @@ def _fit_chart(advice: PlacementAdvice) -> Chart:
     predicted = predict_images_per_s(advice.board_fitted, advice.network, placements).tolist()
     ends = chart.log_range([*measured, *predicted])
     texts = [
-        f"<b>{escape(str(placement))}</b><br>measured {a:.1f}, predicted {b:.1f} images/s"
+        Markup("<b>{}</b><br>measured {:.1f}, predicted {:.1f} images/s").format(placement, a, b)
         for placement, a, b in zip(placements, measured, predicted, strict=True)
     ]
     rows = scatter_trace("rows", measured, predicted, marker={"color": COLOURS[0], "size": 9}, hover=texts)
@@ -273,11 +272,9 @@ def _fit_chart(advice: PlacementAdvice) -> Chart:
 
 
 def _hover_text(one: PlacementOutcome, knows_watts: bool) -> str:
-    watts = f"{one.power_w:.1f} W, {one.joules_per_image:.3f} J per image<br>" if knows_watts else ""
-    return (
-        f"<b>{escape(str(one.placement))}</b><br>{one.images_per_s:.1f} images/s<br>{watts}"
-        f"latency {1e3 * one.latency_s:.1f} ms"
-    )
+    watts = (f"{one.power_w:.1f} W, {one.joules_per_image:.3f} J per image",) if knows_watts else ()
+    head, latency = Markup("<b>{}</b>").format(one.placement), f"latency {1e3 * one.latency_s:.1f} ms"
+    return Markup("<br>").join((head, f"{one.images_per_s:.1f} images/s", *watts, latency))
 
 
 def _batch_size(placement: Placement) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,12 +15,14 @@ from experiments.report import chart
 from experiments.report.chart import ALARM, COLOURS, GREY, SYMBOLS, Chart, ChartFrame, Trace, line_trace, scatter_trace
 from experiments.report.page import Card, Section, render_badge, write_page
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, build_table, percent_cell, print_lines, text_cell, value_cell
+from experiments.report.tables import Cell, Column, Table, build_table, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.roofline.board_constants import activation_intensity
+from fedge.analysis.roofline.layer_benchmark import REFERENCE_KIND, LayerPoint
 from fedge.analysis.roofline.microbenchmark import RooflineSweep
 from fedge.analysis.roofline.roofline_analysis import KIND_NAMES, RooflineAnalysis, is_fitted
 from fedge.analysis.roofline.roofline_model import (
     Roofline,
+    RooflineBatch,
     batch_to_work,
     build_roofline_batch,
     describe_balance_side,
@@ -133,6 +134,8 @@ def print_sweep(console: Console, sweep: RooflineSweep) -> None:
         sweep.points,
     )
     kernels.print(console)
+    if sweep.layers:
+        _build_layers_table(sweep).print(console)
     balance = f"balance {number(sweep.tau_m / sweep.tau_f)} FLOP per byte ({sweep.label})"
     reached = f"{percent(sweep.reached, 0)} of the roof is reached in the median"
     rates = f"{number(1e-9 / sweep.tau_f)} GFLOP/s, {number(1e-9 / sweep.tau_m)} GB/s"
@@ -143,7 +146,33 @@ def print_sweep(console: Console, sweep: RooflineSweep) -> None:
             f"{number(1e12 * line.eps_f)} pJ per FLOP, {number(1e12 * line.eps_m)} pJ per byte, {number(line.pi_0_w)} "
             f"W constant power, energy within {percent(sweep.energy_mape)}. {describe_implication(line)}"
         )
+    made = sweep.conditions
+    if made is not None:
+        threads = f"{made.threads} thread{'' if made.threads == 1 else 's'}"
+        lines.append(f"{made.machine}; torch {made.torch}, {threads}, {made.precision}; {made.date}.")
     print_lines(console, [*lines, f"{sweep.note[0].upper()}{sweep.note[1:]}."])
+
+
+def _build_layers_table(sweep: RooflineSweep) -> Table:
+    """Build the table of kinds of layers; bytes are counted without caches, so that a rate may exceed the memory's."""
+    dense = {(one.step, one.batch_size): one.gflop_per_s for one in sweep.layers if one.kind == REFERENCE_KIND}
+
+    def compare(point: LayerPoint) -> float | None:
+        reference = dense.get((point.step, point.batch_size))
+        return None if reference is None else point.gflop_per_s / reference
+
+    columns: tuple[Column[LayerPoint], ...] = (
+        ("layer", lambda point: text_cell(point.kind)),
+        ("step", lambda point: text_cell(point.step)),
+        ("sample", lambda point: text_cell("x".join(map(str, point.sample)))),
+        ("batch", lambda point: value_cell(point.batch_size, "d")),
+        ("ms", lambda point: value_cell(1e3 * point.seconds, number)),
+        ("GFLOP/s", lambda point: value_cell(point.gflop_per_s, number)),
+        (f"of {REFERENCE_KIND}", lambda point: percent_cell(compare(point), 0)),
+        ("GB/s", lambda point: value_cell(point.gb_per_s, number)),
+        ("of memory's", lambda point: percent_cell(1e9 * point.gb_per_s * sweep.tau_m, 0)),
+    )
+    return build_table("layers", columns, sweep.layers)
 
 
 MAX_BACKGROUND_MODES = 1500
@@ -277,7 +306,9 @@ def _mode_frame(found: RooflineAnalysis, side: Side, kind: str, row: int, listed
             [_network_height(found, side, row)],
             marker={"symbol": "star", "size": 17, "color": ALARM, "line": {"width": 1.5, "color": "white"}},
             hover=[
-                f"<b>{escape(found.network.name)}</b>, batch {found.options.batch_size}<br>{_hover_text(found, row)}"
+                Markup("<b>{}</b>, batch {}<br>{}").format(
+                    found.network.name, found.options.batch_size, _hover_text(found, row)
+                )
             ],
         ),
     ]
@@ -293,13 +324,12 @@ def _mode_frame(found: RooflineAnalysis, side: Side, kind: str, row: int, listed
 
 
 def _layer_intensity(found: RooflineAnalysis, layer: LayerCost) -> float:
-    alone = dataclasses.replace(found.network, layers=(layer,))
-    return batch_to_work(build_roofline_batch(alone, found.options.batch_size, found.options.kind)).intensity
+    return batch_to_work(_layer_batch(found, layer)).intensity
 
 
-def _layer_mflop(found: RooflineAnalysis, layer: LayerCost) -> float:
+def _layer_batch(found: RooflineAnalysis, layer: LayerCost) -> RooflineBatch:
     alone = dataclasses.replace(found.network, layers=(layer,))
-    return alone.batch_work(found.options.batch_size, found.options.kind).flop / 1e6
+    return build_roofline_batch(alone, found.options.batch_size, found.options.kind)
 
 
 def _roof_trace(name: str, side: Side, line: Roofline, along: list[float], **style: Any) -> Trace:
@@ -328,10 +358,11 @@ def _layer_traces(found: RooflineAnalysis, side: Side, line: Roofline) -> Iterat
             x=lambda layer: _layer_intensity(found, layer),
             y=lambda layer: _read_roof(side, line, _layer_intensity(found, layer)),
             marker={**mark, "opacity": 0.75, "size": sizes},
-            hover=lambda layer: (
-                f"<b>{escape(layer.name)}</b> ({escape(layer.kind)})<br>"
-                f"{number(_layer_mflop(found, layer))} MFLOP, "
-                f"{_layer_intensity(found, layer):.3g} FLOP per byte"
+            hover=lambda layer: Markup("<b>{}</b> ({})<br>{} MFLOP, {:.3g} FLOP per byte").format(
+                layer.name,
+                layer.kind,
+                number(float(_layer_batch(found, layer).flop) / 1e6),
+                _layer_intensity(found, layer),
             ),
         )
 
@@ -343,10 +374,8 @@ def _network_height(found: RooflineAnalysis, side: Side, row: int) -> float:
 
 def _hover_text(found: RooflineAnalysis, row: int) -> str:
     seconds, joules = _read_cost(found, row)
-    return (
-        f"<b>{found.basis.modes[row]}</b><br>{number(1e3 * seconds)} ms, {number(joules / seconds)} W, "
-        f"{number(joules)} J"
-    )
+    figures = f"{number(1e3 * seconds)} ms, {number(joules / seconds)} W, {number(joules)} J"
+    return Markup("<b>{}</b><br>{}").format(found.basis.modes[row], figures)
 
 
 def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:

@@ -262,11 +262,16 @@ def _parameter_percent(found: VariantFit) -> float:
 
 def _hover_text(found: VariantFit) -> str:
     need, variant = found.need, found.variant
-    return (
-        f"<b>{_parameter_percent(found):.3g} % of the parameters</b>, batch "
-        f"{found.batch_size}<br>{need.memory_mb:,.0f} MB, "
-        f"{need.step_s:.3g} s, {1e3 * found.sample_s:.3g} ms per sample<br>"
-        f"{variant.cost.flop / 1e9:.3g} GFLOP per sample"
+    return Markup(
+        "<b>{:.3g} % of the parameters</b>, batch {}<br>{:,.0f} MB, {:.3g} s, {:.3g} ms per sample<br>"
+        "{:.3g} GFLOP per sample"
+    ).format(
+        _parameter_percent(found),
+        found.batch_size,
+        need.memory_mb,
+        need.step_s,
+        1e3 * found.sample_s,
+        variant.cost.flop / 1e9,
     )
 
 

@@ -70,7 +70,6 @@ def build_findings_section(findings: Sequence[SweepFinding], names: Mapping[str,
         return Section(title, f"No findings: they are drawn from points that differ in exactly one knob{only}.")
     ordered = sorted(findings, key=lambda one: -one.strength)[:MAX_FINDINGS]
     html = render_template(
-        "characterisation.html",
         "show_findings",
         ordered[:FIRST_SHOWN],
         ordered[FIRST_SHOWN:],
@@ -99,7 +98,6 @@ def build_advice_section(advice: Sequence[TuningAdvice], names: Mapping[str, str
         "pipeline model."
     )
     html = render_template(
-        "characterisation.html",
         "show_advice",
         [_make_card(list(places.values())) for places in list(turns.values())[:MAX_CARDS]],
         hidden=len(turns) - MAX_CARDS,
@@ -187,7 +185,7 @@ def write_page(summary: CharacterisationSummary, out: Path) -> None:
         ),
         cards=_list_cards(summary),
         notes=_describe_labels(summary),
-        below=render_template("characterisation.html", "show_head", first_repeats),
+        below=render_template("show_head", first_repeats),
     )
     write_text(out, text)
 

@@ -244,7 +244,8 @@ def _describe_part(setting: SettingSummary, part: EpochPart, basis: FigureBasis)
     seconds, whole = _part_s(setting, part, basis), basis.get_mean(setting, "e2e_s") or 0.0
     estimate = None if part is REST_OF_EPOCH else basis.get_estimate(setting, part.field)
     amount = number(seconds, 3, "s") if estimate is None else setting_charts.format_with_interval(estimate, "s")
-    return f"<b>{part.name}</b> {amount}, {percent(seconds / whole if whole > 0 else None)}"
+    share = percent(seconds / whole if whole > 0 else None)
+    return Markup("<b>{}</b> {}, {}").format(part.name, amount, share)
 
 
 def _make_quantity_frames(

@@ -158,7 +158,7 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
             colour=part.colour,
             width=1.1 if part in {FETCH, PREPROCESS} else 2.2,
             markers=False,
-            hover=f"{part.name} %{{y:.4g}} ms<br>epoch %{{customdata[0]}}, step %{{customdata[1]}}",
+            hover=Markup("{} %{{y:.4g}} ms<br>epoch %{{customdata[0]}}, step %{{customdata[1]}}").format(part.name),
             customdata=[[int(times.epoch[row]), int(times.step[row])] for row in rows],
             meta=finished.point.key,
         )
@@ -171,8 +171,9 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
             np.minimum(steps.longest_ms[outliers], steps.top_ms).tolist(),
             marker={"symbol": "circle-open", "size": 11, "color": ALARM, "line": {"width": 1.6}},
             hover=[
-                f"outlier: {number(1e3 * float(times.step_s[row]), 4)} ms from end to end<br>"
-                f"epoch {int(times.epoch[row])}, step {int(times.step[row])}"
+                Markup("outlier: {} ms from end to end<br>epoch {}, step {}").format(
+                    number(1e3 * float(times.step_s[row]), 4), int(times.epoch[row]), int(times.step[row])
+                )
                 for row in outliers
             ],
             cliponaxis=False,
@@ -191,7 +192,9 @@ def _make_step_frame(label: str, finished: PointMeasurement, discard: int) -> Ch
 def _make_cut_trace(steps: _StepSelection, parts_ms: Mapping[str, Floats]) -> Trace:
     rows, top_ms = steps.rows_above_axis, steps.top_ms
     hover = [
-        "<br>".join(f"{name} {number(float(ms[row]), 4)} ms" for name, ms in parts_ms.items() if ms[row] > top_ms)
+        Markup("<br>").join(
+            f"{part} {number(float(ms[row]), 4)} ms" for part, ms in parts_ms.items() if ms[row] > top_ms
+        )
         for row in rows
     ]
     marker = {"symbol": "triangle-up", "size": 9, "color": ALARM}

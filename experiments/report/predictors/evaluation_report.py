@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +230,7 @@ def build_error_chart(key: str, title: str, field: str, rows: Sequence[Predictio
     """Plot the mean error over the number of profiled modes; bars span the seeds."""
     styles, counts = assign_styles(row.method for row in rows), sorted({row.modes for row in rows})
     data: list[Trace] = []
+    text = Markup("<b>{}</b>, {} modes: {:.2f} %<br>{:.2f} to {:.2f} %")
     for place, (method, style) in enumerate(styles.items()):
         shift = 10 ** (METHOD_SHIFT_DECADES * (place - (len(styles) - 1) / 2))
         found = {n: list_known_values([r for r in rows if r.method == method and r.modes == n], field) for n in counts}
@@ -248,10 +248,7 @@ def build_error_chart(key: str, title: str, field: str, rows: Sequence[Predictio
                     [mean - min(values) for _, values, mean in known],
                     colour=style.colour,
                 ),
-                hover=[
-                    f"<b>{escape(method)}</b>, {n} modes: {mean:.2f} %<br>{min(values):.2f} to {max(values):.2f} %"
-                    for n, values, mean in known
-                ],
+                hover=[text.format(method, n, mean, min(values), max(values)) for n, values, mean in known],
             )
         )
     ticks: dict[str, Any] = {"tickvals": counts, "ticktext": [str(n) for n in counts]}
@@ -287,14 +284,14 @@ def build_scatter_chart(
             method, rows = outcome.row.method, _select_rows(len(measured), outcome.profiled)
             style = styles[method]
             shapes = [style.symbol if target.plausible[row] else f"{style.symbol}-open" for row in rows]
-            hover = f"measured %{{x:.4g}} {unit}, predicted %{{y:.4g}} {unit}<extra>{escape(method)}</extra>"
+            hover = f"measured %{{x:.4g}} {unit}, predicted %{{y:.4g}} {unit}"
             data.append(
                 scatter_trace(
                     method,
                     measured[rows].tolist(),
                     _scale_quantity(outcome.predictions, unit)[rows].tolist(),
                     marker=style.marker(4.5, symbol=shapes, opacity=0.55),
-                    hover=hover,
+                    hover=Markup("{}<extra>{}</extra>").format(hover, method),
                 )
             )
         frames.append(ChartFrame(label, data, chart.xy_layout(*axes)))
@@ -320,6 +317,9 @@ def _select_rows(count: int, profiled: Sequence[int]) -> list[int]:
     return [row for row in order if row not in excluded][:MAX_SCATTER_POINTS]
 
 
+FRONT_HOVER = Markup("%{{x:.4g}} ms, %{{y:.3g}} W<extra>{}</extra>")
+
+
 def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> Chart:
     """Plot the measured front, each method's predicted front, and measured values of the latter's modes."""
     styles = assign_styles(outcome.row.method for outcome in outcomes)
@@ -336,14 +336,14 @@ def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[Ce
             best = _front_rows(outcome.predictions, plausible)
             look = {"colour": style.colour, "width": 1.5, "dash": "dash", "legendgroup": method}
             data += [
-                _front_line(f"{method}: predicted", outcome.predictions, best, f"{escape(method)} predicts", **look),
+                _front_line(f"{method}: predicted", outcome.predictions, best, f"{method} predicts", **look),
                 scatter_trace(
                     f"{method}: measured there",
                     (1e3 * target.table.step_s[best]).tolist(),
                     target.table.power_w[best].tolist(),
                     marker=style.marker(6, opacity=0.75),
                     legendgroup=method,
-                    hover=f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>measured, front of {escape(method)}</extra>",
+                    hover=FRONT_HOVER.format(f"measured, front of {method}"),
                 ),
             ]
         frames.append(ChartFrame(label, data, layout))
@@ -357,8 +357,7 @@ def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[Ce
 
 def _front_line(name: str, costs: Any, rows: NDArray[np.intp], words: str, **look: Any) -> Trace:
     times_ms, watts = (1e3 * costs.step_s[rows]).tolist(), costs.power_w[rows].tolist()
-    hover = f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>{words}</extra>"
-    return line_trace(name, times_ms, watts, markers=False, hover=hover, **look)
+    return line_trace(name, times_ms, watts, markers=False, hover=FRONT_HOVER.format(words), **look)
 
 
 def _front_rows(costs: Any, rows: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -207,7 +206,7 @@ def _points_trace(name: str, rows: Sequence[FigureRow], prefix: str, marker: Map
         x=lambda row: _percent_of_maxn(row, prefix, "round_s"),
         y=lambda row: _percent_of_maxn(row, prefix, "energy_j"),
         marker=marker,
-        hover=f"%{{x:.2f}} % of the time, %{{y:.2f}} % of the energy<extra>{escape(name)}</extra>",
+        hover=Markup("%{{x:.2f}} % of the time, %{{y:.2f}} % of the energy<extra>{}</extra>").format(name),
     )
 
 
@@ -254,7 +253,7 @@ def _boards_section(place: int, run: FleetRun) -> Section:
             names,
             [100.0 * _mean_energy_j(rounds, way, board) / _mean_energy_j(rounds, "maxn", board) for board in names],
             marker={"color": colour, "symbol": symbol, "size": 8},
-            hover=f"{escape(name)}: %{{y:.1f}} %",
+            hover=f"{name}: %{{y:.1f}} %",
         )
         for name, way, colour, symbol in (
             (run.policy, "chosen", COLOURS[0], "circle"),

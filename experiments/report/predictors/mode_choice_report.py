@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,7 +206,7 @@ def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
             x=lambda one: one.deadline_s,
             y=lambda one: one.energy_j / scale.per,
             marker=styles[choice.policy].marker(6, opacity=0.8),
-            hover=lambda one: f"round {one.round}: {escape(one.modes)}",
+            hover=lambda one: f"round {one.round}: {one.modes}",
         )
         for choice in choices
     ]
@@ -233,5 +232,5 @@ def mean_line_trace(
 ) -> Trace:
     """Return the line of means over ``runs``, each of which has a value per round."""
     means = [sum(of_round) / len(of_round) for of_round in zip(*runs, strict=True)]
-    hover = f"{escape(name)}, round %{{x}}: %{{y:.4g}}{unit}"
+    hover = f"{name}, round %{{x}}: %{{y:.4g}}{unit}"
     return chart.line_trace(name, rounds, means, colour=colour, dash=dash, markers=False, hover=hover)

@@ -285,13 +285,14 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
 
 
 def _measurements_trace(facts: ModelSummary, word: str, unit: str) -> Trace:
+    text = Markup("<b>{}</b><br>{}: {:.4g} ms, {:.3g} W")
     return chart.scatter_trace(
         word,
         of=facts.measurements,
         x=lambda one: 1e3 * one.step_s,
         y=lambda one: one.power_w if unit == "W" else one.step_s * one.power_w,
         marker={"symbol": "circle-open", "size": 9, "color": COLOURS[2], "line": {"width": 2}},
-        hover=lambda one: f"<b>{one.mode}</b><br>{word}: {1e3 * one.step_s:.4g} ms, {one.power_w:.3g} W",
+        hover=lambda one: text.format(one.mode, word, 1e3 * one.step_s, one.power_w),
     )
 
 
@@ -365,11 +366,11 @@ def _error_bars(intervals: Sequence[PredictionInterval], factor: float) -> dict[
 
 
 def _hover_text(point: ModePoint) -> str:
-    lines = [f"<b>{point.mode}</b>"]
+    lines: list[str] = [Markup("<b>{}</b>").format(point.mode)]
     for unit, factor, name in POINT_QUANTITIES:
         one = getattr(point, name)
         lines.append(f"{factor * one.value:.4g} {unit} ({factor * one.low90:.3g} to {factor * one.high90:.3g})")
-    return "<br>".join(lines)
+    return Markup("<br>").join(lines)
 
 
 def _spread_intervals(intervals: Sequence[PredictionInterval], factor: float) -> tuple[float, float]:

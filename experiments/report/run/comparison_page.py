@@ -63,7 +63,7 @@ def _costs_table(runs: Sequence[LoadedRun]) -> Table:
     """Build a table with accuracy, energy and time of every run; accuracy as a share, as in the store."""
     metric = replace(seed_comparison.metric_figure(find_metric(runs)), unit="", per=1.0)
     accuracy = (metric,) if any(run.accuracies for run in runs) else ()
-    costs = (seed_comparison.ENERGY, seed_comparison.MEAN_ROUND, seed_comparison.MAKESPAN)
+    costs = (*seed_comparison.list_energy_figures(runs), seed_comparison.MEAN_ROUND, seed_comparison.MAKESPAN)
     return _runs_table("runs", runs, (*accuracy, *costs, *reversed(seed_comparison.list_goal_figures(runs))))
 
 

@@ -271,6 +271,9 @@ def _list_headline_facts(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     spent_j, resting_j = summary.get("energy_j"), summary.get("resting_energy_j")
     idle = f", plus {energy(resting_j)} of idle boards" if spent_j is not None and resting_j else ""
     yield "energy", energy(spent_j) + idle
+    if summary.get("energy_cost") is not None:
+        cost = number(summary["energy_cost"], unit=summary["energy_cost_unit"])
+        yield "cost of the energy", f"{cost}, computed from the given signal"
     yield "saving vs MAXN", _format_saving(summary, "maxn")
     yield "saving vs MAXN, low idle", _format_saving(summary, "maxn_parked")
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"

@@ -113,28 +113,34 @@ TARGET_WINDOW = 3
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A run's accuracy over what it had spent: per evaluated round accuracy, and seconds and joules until its end."""
+    """A run's accuracy over what it had spent: per evaluated round accuracy, and seconds and joules until its end.
+
+    ``costs`` are those of the joules by the given signal; empty without one.
+    """
 
     accuracy: tuple[float, ...]
     seconds: tuple[float, ...]
     joules: tuple[float, ...]
+    costs: tuple[float, ...] = ()
 
 
 def build_course(rounds: Sequence[RoundRow]) -> Course:
     """Return the course of a run; it is empty if no model was evaluated."""
-    points, joules = list[tuple[float, float, float]](), 0.0
+    points, joules, cost = list[tuple[float, float, float, float]](), 0.0, 0.0
     for row in rounds:
         joules += row.energy_j + (row.resting_energy_j or 0.0) + (row.evaluation_energy_j or 0.0)
+        cost += row.energy_cost or 0.0
         if row.accuracy is not None:
-            points.append((row.accuracy, row.end_s, joules))
-    return Course(*zip(*points, strict=True)) if points else Course((), (), ())
+            points.append((row.accuracy, row.end_s, joules, cost))
+    course = Course(*zip(*points, strict=True)) if points else Course((), (), ())
+    return course if any(row.energy_cost is not None for row in rounds) else dataclasses.replace(course, costs=())
 
 
-def find_cost(course: Course, target: float) -> tuple[float, float] | None:
-    """Return seconds and joules until the target is reached, or None if it never is."""
+def find_cost(course: Course, target: float) -> tuple[float, float, float | None] | None:
+    """Return seconds and joules until the target is reached, and the joules' cost; None if it never is."""
     for place, reached in enumerate(_list_reached(course)):
         if reached >= target:
-            return course.seconds[place], course.joules[place]
+            return course.seconds[place], course.joules[place], course.costs[place] if course.costs else None
     return None
 
 
@@ -159,7 +165,7 @@ class AccuracyGoal:
 
     def time_to_goal_s(self, run: LoadedRun) -> float | None:
         """Return the simulated time until the run reaches it, in seconds."""
-        return (find_cost(build_course(run.rounds), self.accuracy) or (None, None))[0]
+        return (find_cost(build_course(run.rounds), self.accuracy) or (None,))[0]
 
     def energy_to_goal_j(self, run: LoadedRun) -> float | None:
         """Return the whole fleet's energy up to that time, in joules."""

@@ -220,6 +220,9 @@ def _list_special_cards(run: LoadedRun) -> Iterator[Card]:
         yield Card("Left out", f"{len(left_out)} of {len(run.device_by_board)} boards", remark)
     if figure["resting_energy_j"]:
         yield Card("Idle boards", energy(figure["resting_energy_j"]), "idle energy of boards that were not selected")
+    if figure.get("energy_cost") is not None:
+        cost = number(figure["energy_cost"], unit=figure["energy_cost_unit"])
+        yield Card("Cost of the energy", cost, "of all boards, computed from the given signal")
     if figure["budget_j"] is not None:
         resting = f", {energy(figure['resting_energy_j'])} by boards at rest" if figure["resting_energy_j"] else ""
         remark = figure["ended"] or f"of {energy(figure['budget_j'])}{resting}"

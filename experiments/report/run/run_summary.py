@@ -129,6 +129,7 @@ def summarise_run(
     return {
         **figures,
         **_energy_figures(experiment, rounds),
+        **_signal_figures(experiment, rounds),
         **_prediction_errors(clients),
         **_outcome_counts(experiment, rounds, clients),
         **_evaluation_figures(rounds),
@@ -162,6 +163,13 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
         "oracle_saving_vs_maxn": compute_saving(compared, policy, "maxn", "oracle_energy_j"),
         "oracle_saving_vs_maxn_parked": compute_saving(compared, policy, "maxn_parked", "oracle_energy_j"),
     }
+
+
+def _signal_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
+    """Return the cost of all energy under the experiment's signal; empty without one."""
+    if experiment.signal is None:
+        return {}
+    return {"energy_cost": sum_known([row.energy_cost for row in rounds]), "energy_cost_unit": experiment.signal.unit}
 
 
 def _prediction_errors(clients: Sequence[ClientRow]) -> dict[str, float | None]:

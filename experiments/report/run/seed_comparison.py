@@ -221,7 +221,14 @@ def list_goal_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
 def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
     """Return the figures of the tables over seeds: accuracy, costs and savings."""
     accuracy = (metric_figure(find_metric(runs)),) if any(run.accuracies for run in runs) else ()
-    return (*accuracy, *list_goal_figures(runs), MEAN_ROUND, ENERGY, *SAVINGS)
+    return (*accuracy, *list_goal_figures(runs), MEAN_ROUND, *list_energy_figures(runs), *SAVINGS)
+
+
+def list_energy_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
+    """Return the energy, and its cost by the given signals if all runs have one in the same unit."""
+    units = {None if run.experiment.signal is None else run.experiment.signal.unit for run in runs}
+    unit = units.pop() if len(units) == 1 else None
+    return (ENERGY,) if unit is None else (ENERGY, HeadlineFigure("cost by signal", "energy_cost", NUMBERS, unit))
 
 
 def describe_summary_figure(name: str, metric: str = "accuracy") -> HeadlineFigure:

@@ -110,6 +110,11 @@ def list_arena_tables(result: ArenaResult, name: str) -> list[Table]:
         ("energy", lambda row: value_cell(None if row.joules.mean is None else row.joules.mean.mean, energy, "J")),
         ("ratio of energy", lambda row: _ratio_cell(row.joules)),
     )
+    if any(row.cost.reached for row in result.rows):
+        columns += (
+            ("cost by signal", lambda row: value_cell(None if row.cost.mean is None else row.cost.mean.mean, number)),
+            ("ratio of cost", lambda row: _ratio_cell(row.cost)),
+        )
     return [
         build_table(key, columns, rows, f"{title}: {result.metric} {budgets}") for key, title, rows in named if rows
     ]

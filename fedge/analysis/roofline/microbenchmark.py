@@ -7,7 +7,7 @@ kernels, so that all pairs are tried. A roof is the performance of the best kern
 one that is slower, which may only be a poor kernel. Energy: eps_f, eps_m and pi_0 by non-negative least squares on
 relative errors, with slight regularisation, since FLOP, bytes and time are correlated.
 
-Kernels on a real processor: streaming ones, and a large matrix times more and more columns.
+Kernels of the roof on a real processor: streaming ones, and a large matrix times more and more columns.
 
 A product of (rows, DEPTH) and (DEPTH, n) does 2 rows DEPTH n FLOP and moves 4 (rows DEPTH + DEPTH n + rows n) bytes,
 nearly n/2 FLOP per byte as long as n is small. The large matrix is far larger than any cache, so that its bytes come
@@ -16,16 +16,20 @@ from memory. The number of threads is torch's own setting.
 
 from __future__ import annotations
 
-import statistics
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedge.analysis.roofline.board_constants import compute_rooflines
+from fedge.analysis.roofline.kernel_timing import BenchmarkKernel, KernelEnergyMeter, KernelPoint, KernelTimer
+from fedge.analysis.roofline.layer_benchmark import LayerPoint, measure_layers
 from fedge.analysis.roofline.roofline_analysis import build_basis, find_mode_row
 from fedge.analysis.roofline.roofline_model import (
     ModeRooflines,
@@ -33,6 +37,7 @@ from fedge.analysis.roofline.roofline_model import (
 )
 from fedge.costs.layers.network_cost import BatchWork, NetworkCost
 from fedge.devices.catalogue import find
+from fedge.devices.local_board import read_processor_name
 from fedge.devices.sensing.energy_counters import PackageEnergyCounter
 from fedge.errors import BadInput, RunFailed
 from fedge.physics.nonnegative_least_squares import solve_nonnegative
@@ -49,23 +54,22 @@ RIDGE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPoint:
-    """One measured kernel: its name, FLOP, bytes, seconds, and joules if there is a meter."""
+class BenchmarkConditions:
+    """Where and how something was measured: the processor, the day, torch's version and threads, and the precision."""
 
-    kernel: str
-    flop: float
-    bytes: float
-    seconds: float
-    joules: float | None = None
-
-    @property
-    def work(self) -> BatchWork:
-        return BatchWork(self.flop, self.bytes)
+    machine: str
+    date: str
+    torch: str
+    threads: int
+    precision: str
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineSweep:
-    """A micro-benchmark of one device in one mode: its points and the constants; energies are None without a meter."""
+    """A micro-benchmark of one device in one mode: its points and the constants; energies are None without a meter.
+
+    An emulated board has no ``layers`` and no ``conditions``.
+    """
 
     device: str
     mode: str
@@ -81,6 +85,8 @@ class RooflineSweep:
     label: Label
     note: str
     """Source of the energy, or why it is unknown."""
+    layers: tuple[LayerPoint, ...] = ()
+    conditions: BenchmarkConditions | None = None
 
     @property
     def roofline(self) -> Roofline | None:
@@ -186,9 +192,6 @@ PRODUCT_DEPTH = 512
 PRODUCT_COLUMNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Columns n of the products: 0.5 to 85 FLOP per byte."""
 FLOAT_BYTES = 4
-FEWEST, MOST = 3, 50
-"""Least and largest number of repeats of a kernel."""
-
 REAL_DEVICES = ("cpu", "cuda")
 NO_METER_NOTES = {
     "cpu": "energy is not known: this machine shows no energy counter (RAPL) that this user may read",
@@ -197,18 +200,8 @@ NO_METER_NOTES = {
 MAX_SECONDS = 3600.0
 """Longest real measurement."""
 
-KernelEnergyMeter = Callable[[], float | None]
-"""Return joules since an arbitrary start, or None without a meter."""
-
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkKernel:
-    """One kernel: its name, FLOP, bytes, and the function that runs it once."""
-
-    name: str
-    flop: float
-    bytes: float
-    run: Callable[[], object]
+ROOF_SHARE_S = 0.3
+"""Share of the time that is spent on the roof's kernels; the rest goes to the kinds of layers."""
 
 
 def measure_roofline(device: str, seconds: float, mode: str | None = None, seed: int = 0) -> RooflineSweep:
@@ -228,9 +221,26 @@ def measure_roofline(device: str, seconds: float, mode: str | None = None, seed:
         raise BadInput("--mode", mode, "an emulated board; a real machine is measured as it is set")
     counter = PackageEnergyCounter.try_open() if device == "cpu" else None
     meter = counter.try_read_energy_j if counter else lambda: None
-    points = run_microbenchmark(device, seconds, time.perf_counter, meter)
+    timer = open_timer(device, time.perf_counter, meter)
+    points = run_microbenchmark(timer, device, ROOF_SHARE_S * seconds)
+    layers = measure_layers(timer, device, (1.0 - ROOF_SHARE_S) * seconds)
     note = "energy of the processor's packages by RAPL" if counter else NO_METER_NOTES[device]
-    return fit_sweep(device, mode="as it is set", points=points, label="measured", note=note)
+    sweep = fit_sweep(device, mode="as it is set", points=points, label="measured", note=note)
+    return replace(sweep, layers=layers, conditions=_describe_conditions(device))
+
+
+def _describe_conditions(where: str) -> BenchmarkConditions:
+    import torch
+
+    on_gpu = where == "cuda"
+    tf32 = on_gpu and torch.backends.cudnn.allow_tf32
+    return BenchmarkConditions(
+        torch.cuda.get_device_name() if on_gpu else f"{read_processor_name(Path('/'))}, {os.cpu_count()} cores",
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        torch=str(torch.__version__),
+        threads=torch.get_num_threads(),
+        precision="float32, convolutions in TF32" if tf32 else "float32",
+    )
 
 
 def _emulate_sweep(device: str, mode: str | None, seed: int) -> RooflineSweep:
@@ -243,17 +253,8 @@ def _emulate_sweep(device: str, mode: str | None, seed: int) -> RooflineSweep:
     return fit_sweep(spec.name, mode=str(basis.modes[row]), points=points, label=lines.label, note=note)
 
 
-def run_microbenchmark(
-    where: str,
-    seconds: float,
-    now_s: Callable[[], float],
-    meter: KernelEnergyMeter,
-    array_mb: float | None = None,
-) -> list[KernelPoint]:
-    """Run every kernel and return the medians of the repeats.
-
-    The ``seconds`` are shared evenly by the kernels of ``cpu`` or ``cuda``. The clock is in seconds, the meter in
-    joules.
+def open_timer(where: str, now_s: Callable[[], float], meter: KernelEnergyMeter) -> KernelTimer:
+    """Return a timer of ``cpu`` or ``cuda``.
 
     Raises:
         BadInput: If torch sees no such device.
@@ -263,35 +264,21 @@ def run_microbenchmark(
     if where == "cuda" and not torch.cuda.is_available():
         raise BadInput("--device", "cuda", "a machine whose torch sees a CUDA device; cpu runs anywhere")
     settle = torch.cuda.synchronize if where == "cuda" else lambda: None  # CPU calls return when they are done
+    return KernelTimer(now_s, meter, settle)
+
+
+def run_microbenchmark(
+    timer: KernelTimer, where: str, seconds: float, array_mb: float | None = None
+) -> list[KernelPoint]:
+    """Run every kernel of the roof on ``cpu`` or ``cuda``; they share the ``seconds`` evenly."""
+    import torch
+
     share_s = seconds / (len(PRODUCT_COLUMNS) + 2)
     with torch.inference_mode():
         return [
-            _time_kernel(kernel, share_s=share_s, now_s=now_s, meter=meter, settle=settle)
+            timer.time(kernel, share_s)
             for kernel in _generate_kernels(torch.device(where), 1e6 * (array_mb or ARRAY_MB[where]))
         ]
-
-
-def _time_kernel(
-    kernel: BenchmarkKernel,
-    share_s: float,
-    now_s: Callable[[], float],
-    meter: KernelEnergyMeter,
-    settle: Callable[[], object],
-) -> KernelPoint:
-    kernel.run()  # allocations, first touches and the library's own choice of a kernel
-    settle()
-    began_s, began_j = now_s(), meter()
-    laps: list[float] = []
-    while len(laps) < FEWEST or (len(laps) < MOST and now_s() - began_s < share_s):
-        lap_s = now_s()
-        kernel.run()
-        settle()
-        laps.append(now_s() - lap_s)
-    ended_j = meter()
-    joules = None if began_j is None or ended_j is None or ended_j <= began_j else (ended_j - began_j) / len(laps)
-    return KernelPoint(
-        kernel.name, flop=kernel.flop, bytes=kernel.bytes, seconds=statistics.median(laps), joules=joules
-    )
 
 
 def _generate_kernels(device: torch.device, array_bytes: float) -> Iterator[BenchmarkKernel]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,14 @@ from fedge.analysis.roofline.roofline_model import (
     explain_choice,
     parse_mode,
 )
-from fedge.costs.cost_profile import (
-    CostProfile,
-    WorkloadKind,
-    load_calibrated_inference,
-    load_calibrated_training,
-)
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import carry_to_board, find_nearest_profile
-from fedge.costs.layer_estimate import estimate_network_cost
+from fedge.costs.layer_estimate import load_timed_steps
 from fedge.costs.layers.aten import RECURRENT
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network, list_known_workloads
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
+from fedge.costs.slowdown_margin import CostEvidence, PredictionErrors, rotate_predictions
 from fedge.costs.table_calibration import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
@@ -201,13 +198,11 @@ def label_for_network(constants: BoardConstants, intensity: float) -> BoardConst
 
 KIND_NAMES: Mapping[WorkloadKind, str] = {"infer": "inference", "train": "training"}
 ROOFLINE_FORMAT = "fedge-roofline"
-SLOWDOWN_MARGIN = 0.03
-"""Margin on the predicted slowdown, log units. In ``fedge study transfer --part layers``, with a network's family left
-out, the choice then stays within 5 % in 15 of 16 tables and saves 39 % of the oracle's energy; without a margin it
-stays within in 10 and saves 78 %. With the workload alone left out it stays within in 14. Chosen among 0, 1, 2, 3, 4
-and 4.5 % on these tables. For a fitted network at another batch size (``--part roofline``) it then stays within in 9 of
-9 and saves 33 %, without a margin in 6 and 81 %. Margins that grow with the distance from MAXN did no better. On boards
-without a table it is not enough: one of 7 tables exceeds 5 %, by 26 %."""
+FITTED_MARGIN = 0.03
+"""Margin on the slowdown of a network that is among the user's own tables, log units. With its batch size left out
+(``fedge study transfer --part roofline``) the choice then stays within 5 % in 9 of 9 tables and saves 33 % of the
+oracle's energy; without a margin in 6, and 81 %. Chosen on these tables."""
+DEFAULT_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +214,7 @@ class RooflineOptions:
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
         kind: Whether the batch is a training step.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
+        confidence: Probability with which the chosen mode keeps it; not used for a network among ``profiles``.
         profiles: Folder with measured inference tables, or None for the shipped profiles.
     """
 
@@ -229,6 +225,7 @@ class RooflineOptions:
     batch_size: int = 1
     kind: WorkloadKind = "infer"
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN
+    confidence: float = DEFAULT_CONFIDENCE
     profiles: Path | None = None
 
 
@@ -247,7 +244,7 @@ class RooflineAnalysis:
     shown_row: int
     """The requested mode, else the chosen one."""
     caution: str = ""
-    """How often choices like this one kept the limit, or why none is made."""
+    """What the choice promises, or why none is made."""
     is_refused: bool = False
     """Whether MAXN stands for want of measurements."""
 
@@ -291,49 +288,88 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
         constants = replace(constants, label="estimated")
     lines = compute_rooflines(constants, basis.modes, intensity)
     batch = build_roofline_batch(network, options.batch_size, options.kind)
-    batch_times = compute_batch_times(lines, batch)
-    joules = batch_energy_j(lines, batch, batch_times.total_s)
-    fitted = _is_in_fit(basis, network, options)
-    refusal = _refuse_choice(basis, network, options)
-    if not fitted:
-        batch_times, joules = _price_by_layers(basis, network, options, batch_times)
-    choice = choose_within_slowdown(
+    refusal = _find_missing_measurement(basis, network, options)
+    priced = _price_modes(basis, network, options, batch, lines)
+    choose = partial(
+        choose_within_slowdown,
         basis.modes,
-        time_s=batch_times.total_s,
-        joules=joules,
+        time_s=priced.times.total_s,
+        joules=priced.joules,
         maxn_row=basis.maxn_row,
-        max_slowdown=min(options.max_slowdown, 1.0) if refusal else options.max_slowdown,
-        margin=SLOWDOWN_MARGIN,
+        max_slowdown=options.max_slowdown,
     )
+    choice = choose(margin=np.inf if refusal else priced.margin)
+    if not refusal and choice.row == basis.maxn_row != choose().row:
+        refusal = f"no lower mode keeps this limit with enough certainty ({priced.promise})"
+    promise = f"The choice has {priced.promise}."
     return RooflineAnalysis(
         options,
         network=network,
         basis=basis,
         lines=lines,
         batch=batch,
-        batch_times=batch_times,
-        joules=joules,
+        batch_times=priced.times,
+        joules=priced.joules,
         choice=choice,
         shown_row=choice.row if options.mode is None else find_mode_row(basis, options.mode),
-        caution=refusal or _describe_promise(fitted, options.max_slowdown),
+        caution=priced.source + (_describe_measurements(refusal, options) if refusal else promise),
         is_refused=bool(refusal),
     )
 
 
-UNFITTED_RECORD = (
-    "of the 16 measured tables on which the margin was chosen, 15 stayed within 5 % with the network's family left "
-    "out, and 14 with the workload left out"
-)
-FITTED_RECORD = "of 9 measured tables whose batch size was left out, 9 stayed within 5 %"
+@dataclass(frozen=True, slots=True, eq=False)
+class _PricedModes:
+    """Times and joules of a batch in every mode, the margin on the slowdown (log units), and both in words."""
+
+    times: BatchDurations
+    joules: Floats
+    margin: Floats | float
+    promise: str
+    source: str = ""
 
 
-def _describe_promise(fitted: bool, max_slowdown: float) -> str:
-    """Return how often a choice like this one kept its limit; the record is that of the default slowdown alone."""
-    record = FITTED_RECORD if fitted else UNFITTED_RECORD
-    if max_slowdown != DEFAULT_MAX_SLOWDOWN:
-        record = "how often it is enough is known for 5 % alone"
-    priced = "" if fitted else "Times, powers and choice are those of the network's layers. "
-    return f"{priced}The choice has a margin of {100 * SLOWDOWN_MARGIN:g} % on the slowdown: {record}."
+def _price_modes(
+    basis: RooflineBasis, network: NetworkCost, options: RooflineOptions, batch: RooflineBatch, lines: ModeRooflines
+) -> _PricedModes:
+    """Price a network among the user's tables by its rooflines, any other by its measured batch sizes or its layers."""
+    times, spec = compute_batch_times(lines, batch), basis.spec
+    if options.profiles is not None and _is_in_fit(basis, network, options):
+        joules = batch_energy_j(lines, batch, times.total_s)
+        return _PricedModes(times, joules, FITTED_MARGIN, _describe_record(options))
+    layers = LayerWork(network.name, sum_layers(network, training=options.kind == "train"), loading="cached")
+    work = Workload(network.name, options.batch_size, options.kind, layers)
+    calibrated = (*load_calibrated_training(), *load_calibrated_inference())
+    evidence = CostEvidence(calibrated, load_timed_steps(), load_catalogue())
+    cost, errors = evidence.predict(spec, work), rotate_predictions(evidence, evidence.find_left_out(spec, work))
+    step_s, power_w = (f(cost.coefficients, spec.maxn, basis.modes) for f in (compute_step_s, compute_power_w))
+    margin = errors.compute_margin(cost, spec.maxn, basis.modes, basis.maxn_row, options.confidence)
+    source = "its measured batch sizes" if errors.left_out == "batch" else "the network's layers"
+    return _PricedModes(
+        replace(times, total_s=step_s),
+        step_s * power_w,
+        margin,
+        _describe_promise(options, errors),
+        f"Times, powers and choice are those of {source}. ",
+    )
+
+
+def _describe_promise(options: RooflineOptions, errors: PredictionErrors) -> str:
+    left_out = "batch size" if errors.left_out == "batch" else errors.left_out
+    return (
+        f"a margin for each mode, with which it is at most {100 * (options.max_slowdown - 1):.3g} % slower with "
+        f"{100 * options.confidence:g} % probability, by the errors on {errors.cases} measured workloads, each "
+        f"predicted without its {left_out}"
+    )
+
+
+def _describe_record(options: RooflineOptions) -> str:
+    """Return how often the margin for a network among the user's tables was enough; known for the default alone."""
+    known = options.max_slowdown == DEFAULT_MAX_SLOWDOWN
+    record = "of 9 measured tables whose batch size was left out, 9 stayed within 5 %"
+    return (
+        f"a margin of {100 * FITTED_MARGIN:g} % on the slowdown: "
+        f"{record if known else 'how often it is enough is known for 5 % alone'}"
+    )
 
 
 def _is_in_fit(basis: RooflineBasis, network: NetworkCost, options: RooflineOptions) -> bool:
@@ -341,34 +377,24 @@ def _is_in_fit(basis: RooflineBasis, network: NetworkCost, options: RooflineOpti
     return options.kind == "infer" and is_fitted(basis.constants, activation_intensity(network))
 
 
-def _refuse_choice(basis: RooflineBasis, network: NetworkCost, options: RooflineOptions) -> str:
-    """Return why no mode is chosen, and what to do; empty if one is."""
-    fitted = _is_in_fit(basis, network, options)
-    trained = any(profile.device == basis.spec.name for profile in load_calibrated_training())
-    if not fitted and any(layer.kind in RECURRENT for layer in network.layers):
-        why = "none of the measured networks is recurrent"
-    elif not trained if options.kind == "train" else basis.constants.label == "estimated":
-        why = f"no {KIND_NAMES[options.kind]} was measured on {basis.spec.name}"
-    else:
-        return ""
+def _find_missing_measurement(basis: RooflineBasis, network: NetworkCost, options: RooflineOptions) -> str:
+    """Return why no mode can be chosen with any margin; empty if one can."""
+    if not _is_in_fit(basis, network, options) and any(layer.kind in RECURRENT for layer in network.layers):
+        return "none of the measured networks is recurrent"
+    unmeasured = basis.constants.label == "estimated"
+    if options.kind == "train":
+        unmeasured = all(profile.device != basis.spec.name for profile in load_calibrated_training())
+    return f"no {KIND_NAMES[options.kind]} was measured on {basis.spec.name}" if unmeasured else ""
+
+
+def _describe_measurements(refusal: str, options: RooflineOptions) -> str:
+    """Return why no mode is chosen, and the measurements and commands that mend it."""
     fit = f"fedge predict fit TABLE --board {options.board} --kind {options.kind} --out MODEL"
-    choose = f"fedge predict choose MODEL --max-slowdown {options.max_slowdown:g} --confidence 0.95"
+    choose = f"fedge predict choose MODEL --max-slowdown {options.max_slowdown:g} --confidence {options.confidence:g}"
     return (
-        f"No mode is chosen but MAXN, because {why}. Measure MAXN and two lower modes first, with your own program and "
-        f"batches of {options.batch_size}, and write them into a table; then: {fit}, and {choose}."
+        f"No mode is chosen but MAXN, because {refusal}. Measure MAXN and two lower modes first, with your own program "
+        f"and batches of {options.batch_size}, and write them into a table; then: {fit}, and {choose}."
     )
-
-
-def _price_by_layers(
-    basis: RooflineBasis, network: NetworkCost, options: RooflineOptions, spent: BatchDurations
-) -> tuple[BatchDurations, Floats]:
-    """Return the seconds of a batch and its joules by the network's layers, which transfer better than factors."""
-    layers = LayerWork(network.name, sum_layers(network, training=options.kind == "train"), loading="cached")
-    work = Workload(network.name, options.batch_size, options.kind, layers)
-    cost = estimate_network_cost(basis.spec, work, load_catalogue())
-    step_s = compute_step_s(cost.coefficients, basis.spec.maxn, basis.modes)
-    power_w = compute_power_w(cost.coefficients, basis.spec.maxn, basis.modes)
-    return replace(spent, total_s=step_s), step_s * power_w
 
 
 def roofline_analysis_to_dict(analysis: RooflineAnalysis) -> dict[str, Any]:
@@ -388,6 +414,8 @@ def roofline_analysis_to_dict(analysis: RooflineAnalysis) -> dict[str, Any]:
         "chosen": _mode_to_dict(analysis, choice.row),
         "asked": _mode_to_dict(analysis, analysis.shown_row),
         "max_slowdown": analysis.options.max_slowdown,
+        "confidence": analysis.options.confidence,
+        "refused": analysis.is_refused,
         "slowdown": choice.slowdown,
         "saving": choice.saving,
         "why": analysis.explanation,

@@ -264,12 +264,12 @@ def choose_within_slowdown(
     joules: Floats,
     maxn_row: int,
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
-    margin: float = 0.0,
+    margin: Floats | float = 0.0,
 ) -> SlowdownChoice:
     """Choose the row of least energy, with ``MIN_KNOB_SAVING``, among those within the slowdown; MAXN always is.
 
-    Predicted seconds and joules are of shape (modes,). The slowdown is relative to MAXN's time, the margin on predicted
-    times in log units.
+    Predicted seconds and joules are of shape (modes,). The slowdown is relative to MAXN's time. The margin on predicted
+    times is in log units, of shape (modes,) or one for all.
 
     Raises:
         BadInput: For a slowdown below 1.

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedge.analysis.topology import variant_files
 from fedge.analysis.topology.channel_plan import NetworkVariant, UncutGroup
 from fedge.analysis.topology.variant_files import TrainingCheck
@@ -23,6 +25,7 @@ from fedge.costs.memory.step_need import StepNeed, predict_step_need
 from fedge.decisions.limits import compute_margin_z
 from fedge.devices import catalogue
 from fedge.errors import BadInput, check_known
+from fedge.pareto import find_undominated_rows
 from fedge.types import DeviceSpec
 
 if TYPE_CHECKING:
@@ -162,13 +165,8 @@ def compute_variant_front(found: Sequence[VariantFit]) -> tuple[VariantFit, ...]
     The share of the parameters stands for what the network can learn.
     """
     fitting = [one for one in found if one.fits]
-    return tuple(one for one in fitting if not any(_dominates(other, one) for other in fitting))
-
-
-def _dominates(other: VariantFit, one: VariantFit) -> bool:
-    a = (other.variant.parameter_share, other.batch_size, -other.sample_s)
-    b = (one.variant.parameter_share, one.batch_size, -one.sample_s)
-    return a != b and all(x >= y for x, y in zip(a, b, strict=True))
+    costs = np.array([(-one.variant.parameter_share, -one.batch_size, one.sample_s) for one in fitting]).reshape(-1, 3)
+    return tuple(fitting[row] for row in sorted(find_undominated_rows(costs)))
 
 
 TOPOLOGY_FORMAT = "fedge-topology-1"

@@ -7,8 +7,10 @@ Symbols as in ``joint_search`` and ``progress_model``. A client's weight w_i is 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,14 @@ from fedge.decisions.planning.fleet_planners import (
 )
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.joint_search import JointLimits, JointProblem, JointSolution, solve_joint
-from fedge.decisions.planning.progress_model import NO_ROUNDS, ProgressFit, find_shape, step_worth, width_worth
+from fedge.decisions.planning.progress_model import (
+    NO_ROUNDS,
+    ProgressFit,
+    ProgressShape,
+    find_shape,
+    step_worth,
+    width_worth,
+)
 from fedge.types import NOT_COMPRESSED, Compression, FleetPlan, Floats, Front, NarrowOffer, RoundGoal
 
 SHARES = (0.25, 0.5, 1.0, 1.5, 2.5, 4.0)
@@ -55,6 +64,26 @@ WHOLE_UPDATE = UpdateEncoding()
 
 
 @dataclass(frozen=True, slots=True)
+class BoardSupply:
+    """Where a board's energy comes from.
+
+    Attributes:
+        price: Price or carbon of its energy now, relative to the signal's mean.
+        spare_j: Joules above the floor of its battery; infinite on mains.
+        full_j: The same of the full battery.
+        charging_w: Power that charges it.
+    """
+
+    price: float = 1.0
+    spare_j: float = np.inf
+    full_j: float = np.inf
+    charging_w: float = 0.0
+
+
+MAINS = BoardSupply()
+
+
+@dataclass(frozen=True, slots=True)
 class JointContext:
     """The input of the plan beyond the fronts.
 
@@ -63,12 +92,16 @@ class JointContext:
         encodings: Encodings to choose from.
         fit: What earlier rounds showed of progress.
         widths: Shares of the network's channels, below 1, that clients which offer them may be asked to train.
+        supplies: Supplies of the clients; those that are not named are on mains at the mean price.
+        resting_price: Price of what the other boards draw, relative to the signal's mean.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
     encodings: tuple[UpdateEncoding, ...] = (WHOLE_UPDATE,)
     fit: ProgressFit = NO_ROUNDS
     widths: tuple[float, ...] = ()
+    supplies: Mapping[str, BoardSupply] = field(default_factory=dict)
+    resting_price: float = 1.0
 
 
 PLAIN_CONTEXT = JointContext()
@@ -86,10 +119,11 @@ class WorkOption:
 def plan_joint(
     fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal, context: JointContext = PLAIN_CONTEXT
 ) -> FleetPlan:
-    """Plan the parts of least w D / D_maxn + (1 - w) E / E_maxn per expected progress.
+    """Plan the parts of least w D / D_maxn + (1 - w) E / E_maxn per expected progress, with E at its price.
 
     Clients without a usable front take part with their whole share, so that they become known. Under a limit on watts
-    each of them has an equal share, and the others have what is left.
+    each of them has an equal share, and the others have what is left. If no battery has enough for any part, the plan
+    has no goals, but says how long to wait.
 
     Args:
         fronts: The known fronts by board.
@@ -106,15 +140,41 @@ def plan_joint(
     options = list_options(context)
     problem = build_problem(columns, known, options=options, context=context, goal=goal)
     found = solve_joint(problem, _read_limits(goal, None if equal_w is None else equal_w * len(columns)))
-    if found is None:
+    if not (problem.value > 0.0).any():
         return set_power_shares(FleetPlan(whole, why="No part of any board is worth anything."), {}, equal_w)
     unknown = {board: goal for board in boards if board not in set(columns.boards)}
+    need_j = compute_least_charge_j(problem)
+    low = np.flatnonzero(need_j > problem.spare_j)
+    flat = f" Without the charge for any part: {len(low)}." if len(low) else ""
+    if found is None:
+        supplies = [(context.supplies[columns.boards[i]], float(need_j[i]), float(columns.idle_w[i])) for i in low]
+        wait_s = None if unknown else min(starmap(_compute_wait_s, supplies))
+        return set_power_shares(FleetPlan(unknown, wait_s=wait_s, why=flat.strip()), {}, equal_w)
     done = set_deadline(goal, found.deadline_s, found.feasible)
     working = np.flatnonzero(found.option >= 0).tolist()
     goals = {columns.boards[i]: _build_goal(done, options[found.option[i]], known[i].width) for i in working}
     plan = _build_plan(goals, found, offered=len(columns), unknown=unknown, maxn=compute_maxn_round(columns, known))
+    plan = dataclasses.replace(plan, why=plan.why + flat)
     shares_w = {columns.boards[i]: float(problem.power_w[i, found.mode[i]]) for i in working}
     return set_power_shares(plan, shares_w, equal_w)
+
+
+def compute_least_charge_j(problem: JointProblem) -> Floats:
+    """Return the joules that each client's part of least energy takes from a battery, shape (n,); 0 on mains."""
+    need_j = np.zeros(len(problem.spare_j))
+    for i in np.flatnonzero(np.isfinite(problem.spare_j)):
+        offered, modes = problem.value[i] > 0.0, np.isfinite(problem.work_s[i])
+        scale = problem.scale[i, offered, None]
+        ends_s = problem.fixed_s[i, offered, None] + scale * problem.work_s[i, modes]
+        above_j = problem.fixed_j[i, offered, None] + scale * problem.above_j[i, modes]
+        need_j[i] = np.min(above_j + problem.drain_w[i] * ends_s, initial=np.inf)
+    return need_j
+
+
+def _compute_wait_s(supply: BoardSupply, need_j: float, idle_w: float) -> float:
+    """Return the whole seconds of idling after which a battery has more than ``need_j``; infinity for never."""
+    gain_w = supply.charging_w - idle_w
+    return math.floor((need_j - supply.spare_j) / gain_w) + 1.0 if gain_w > 0.0 and need_j < supply.full_j else math.inf
 
 
 def list_options(context: JointContext) -> list[WorkOption]:
@@ -145,12 +205,8 @@ def build_problem(
     usual = float(np.mean(list(context.weights.values()))) if context.weights else 1.0
     weights = np.array([context.weights.get(board, usual) for board in columns.boards])
     offers = {option.width: [_find_offer(front, option.width) for front in fronts] for option in options}
-    may_be_narrow, columns_of = _may_be_narrow(columns, weights), dict[float, tuple[Floats, Floats]]()
-    for width, of_width in offers.items():
-        offered = np.array([offer.width == width for offer in of_width]) & (may_be_narrow | (width == 1.0))
-        worth_of_width = np.where(offered, width_worth(width, shape), 0.0)
-        columns_of[width] = np.array([offer.work for offer in of_width]), worth_of_width
-    work, kept = (np.array([columns_of[option.width][k] for option in options]).T for k in (0, 1))
+    work = np.array([[offer.work for offer in offers[option.width]] for option in options]).T
+    worth_of = _value_widths(columns, [front.width for front in fronts], offers, weights, shape)
     part_of = {width: [offer.sent for offer in of_width] for width, of_width in offers.items()}
     priced = {
         (width, encoding): _price_transfers(fronts, encoding, part_of[width])
@@ -161,6 +217,9 @@ def build_problem(
     weight = goal.limits.get("time_weight", TIME_WEIGHT)
     maxn_s, maxn_j = compute_maxn_round(columns, fronts)
     work_s, above_j, power_w = _pad_modes(columns)
+    supplies = [context.supplies.get(board, MAINS) for board in columns.boards]
+    price, spare_j, charging_w = np.array([(one.price, one.spare_j, one.charging_w) for one in supplies]).T
+    resting_w = goal.limits.get("resting_w", 0.0)
     return JointProblem(
         work_s,
         above_j,
@@ -168,11 +227,37 @@ def build_problem(
         fixed_s=transfers[:, 0].T,
         fixed_j=transfers[:, 1].T,
         scale=work * (fixed[:, None] + (1.0 - fixed[:, None]) * shares),
-        value=kept * ((weights / weights.sum())[:, None] * worth),
-        idle_w=float(columns.idle_w.sum()) + goal.limits.get("resting_w", 0.0),
+        value=np.array([worth_of[option.width] for option in options]).T * worth,
+        price=price,
+        spare_j=spare_j,
+        drain_w=np.where(np.isfinite(spare_j), np.maximum(0.0, columns.idle_w - charging_w), 0.0),
+        idle_w=float(columns.idle_w.sum()) + resting_w,
+        priced_idle_w=float((price * columns.idle_w).sum()) + context.resting_price * resting_w,
         time_price=weight / maxn_s,
         energy_price=(1.0 - weight) / max(maxn_j, 1e-12),
     )
+
+
+def _value_widths(
+    columns: FrontColumns,
+    widest: Sequence[float],
+    offers: Mapping[float, Sequence[NarrowOffer]],
+    weights: Floats,
+    shape: ProgressShape,
+) -> dict[float, Floats]:
+    """Return by width what each client's whole share of it is worth, shape (n,); 0 if it may not be asked for it.
+
+    The sum over the clients is 1 if each trains as much of the network as it can: ``widest`` is below 1 where its
+    memory or the fleet's entry says so.
+    """
+    can_whole = np.array(widest) == 1.0
+    may_be_narrow = _may_be_narrow(columns, np.where(can_whole, weights, 0.0), WIDE_WEIGHT * weights.sum())
+    worth_of = {}
+    for width, of_width in offers.items():
+        offered = np.array([offer.width == width for offer in of_width]) & (may_be_narrow | (width == 1.0))
+        worth_of[width] = weights * offered * [width_worth(min(width, most), shape) for most in widest]
+    whole = worth_of[1.0].sum()
+    return {width: worth / whole for width, worth in worth_of.items()}
 
 
 def compute_maxn_round(columns: FrontColumns, fronts: Sequence[Front]) -> tuple[float, float]:
@@ -190,15 +275,19 @@ def _find_offer(front: Front, width: float) -> NarrowOffer:
     return next((offer for offer in front.narrow if offer.width == width), WHOLE_NETWORK)
 
 
-def _may_be_narrow(columns: FrontColumns, weights: Floats) -> NDArray[np.bool_]:
-    """Return which clients may be asked for a narrow network, (n,): the slowest, but for ``WIDE_WEIGHT`` of the weight.
+def _may_be_narrow(columns: FrontColumns, wide: Floats, least: float) -> NDArray[np.bool_]:
+    """Return which clients may be asked for a narrower network, (n,): the slowest, beyond ``least`` of the weight.
 
     Clients end in this order in a round of whole shares at MAXN.
+
+    Args:
+        wide: The weights of those that can train the whole network, 0 for the others.
+        least: Weight that trains all channels.
     """
     order = np.argsort(columns.maxn_s, kind="stable")
-    faster = np.cumsum(weights[order]) - weights[order]
+    faster = np.cumsum(wide[order]) - wide[order]
     may = np.zeros(len(order), np.bool_)
-    may[order] = faster >= WIDE_WEIGHT * weights.sum() * (1.0 - 1e-9)
+    may[order] = faster >= least * (1.0 - 1e-9)
     return may
 
 

@@ -3,14 +3,16 @@
 Symbols: client i chooses one work option k (share of its local steps, compression of the update) and a power mode j,
 or rests. The option is worth v_ik progress; it ends at f_ik + s_ik t_ij and takes b_ik + s_ik a_ij joules above
 idling, at p_ij watts, where f and b are of the transfers and s scales the work t, a of the whole share. A round until
-the deadline D costs C = c_T D + c_E (I D + A), with I the fleet's idle power and A the sum of joules above idling. With
-V the sum of values, rounds to a given quality go as 1 / V; so C / V is minimised, subject to limits on D, I D + A, the
-sum P of watts, and V.
+the deadline D takes I D + A joules, with I the fleet's idle power and A the sum of joules above idling, and costs
+C = c_T D + c_E (J D + B), where J and B are I and A with every client's watts and joules times their price r_i. With V
+the sum of values, rounds to a given quality go as 1 / V; so C / V is minimised, subject to limits on D, I D + A, the
+sum P of watts, and V. The battery of a client that works has q_i joules above its floor, of which idling takes d_i D.
 
 At a deadline the value of an option does not depend on its mode, so that the best mode is the one of least energy
-within reach, from a running minimum. What remains is a multiple-choice knapsack. Its Lagrange multipliers, one for all
-prices on energy, trace each client's upper hull of value over energy; sorted by slope, the hulls of all clients are the
-relaxed optimum for every price at once. A limit on watts adds a multiplier l: modes are chosen by a + l p.
+within reach, from a running minimum; if its joules are more than q_i - d_i D, so are those of all. What remains is a
+multiple-choice knapsack. Its Lagrange multipliers, one for all prices on energy, trace each client's upper hull of
+value over energy; sorted by slope, the hulls of all clients are the relaxed optimum for every price at once. A limit on
+watts adds a multiplier l: modes are chosen by r a + l p.
 
 Deadlines are searched best-first: over an interval the cost is at least that of its first deadline with the reach of
 its last. The least bound of all open intervals is returned with the plan. Up to ``EXACT_CLIENTS`` clients, the knapsack
@@ -31,6 +33,7 @@ import numpy as np
 
 from fedge.decisions.limits import LIMIT_ROUNDING
 from fedge.decisions.planning.front_columns import Ints
+from fedge.pareto import find_undominated_rows
 from fedge.types import Floats
 
 GAP, EXACT_GAP = 0.005, 0.0005
@@ -62,7 +65,11 @@ class JointProblem:
         fixed_j: Their joules above idling, shape (n, c).
         scale: Work of the option relative to the whole share, positive, shape (n, c).
         value: Progress of the option, shape (n, c); options that are not positive are never chosen.
+        price: Price r of each client's joules relative to others, at least 0, shape (n,).
+        spare_j: Joules q above the floor of each client's battery, infinite on mains, shape (n,).
+        drain_w: Power d that idling takes from it, shape (n,).
         idle_w: Idle power of the whole fleet in watts, of resting boards too.
+        priced_idle_w: The same with every board's watts times its price, J.
         time_price: Cost of a second, c_T.
         energy_price: Cost of a joule, c_E.
     """
@@ -74,7 +81,11 @@ class JointProblem:
     fixed_j: Floats
     scale: Floats
     value: Floats
+    price: Floats
+    spare_j: Floats
+    drain_w: Floats
     idle_w: float
+    priced_idle_w: float
     time_price: float
     energy_price: float
 
@@ -85,6 +96,10 @@ class JointProblem:
         is_new = np.concatenate([np.ones((len(least), 1), np.bool_), least[:, 1:] < least[:, :-1]], axis=1)
         mode = np.maximum.accumulate(np.where(is_new, np.arange(least.shape[1]), 0), axis=1)
         return least, mode
+
+    def left_j(self, deadline_s: float) -> Floats:
+        """Return the joules above idling that each client may spend in a round until a deadline, shape (n, 1)."""
+        return (self.spare_j - self.drain_w * deadline_s)[:, None]
 
     @cached_property
     def work_keys(self) -> tuple[Floats, Floats]:
@@ -165,7 +180,8 @@ def _highest_power_price(problem: JointProblem) -> float:
     """Return joules per watt above which every client works in its mode of least power."""
     real = np.isfinite(problem.work_s)
     span_w = np.ptp(problem.power_w[real]) or 1.0
-    return float(2.0 * np.ptp(problem.above_j[real]) * problem.scale.max() / span_w + 1.0)
+    span_j = np.ptp((problem.price[:, None] * problem.above_j)[real])
+    return float(2.0 * span_j * problem.scale.max() / span_w + 1.0)
 
 
 def _keep_better(one: JointSolution | None, other: JointSolution | None) -> JointSolution | None:
@@ -179,7 +195,7 @@ def _keep_better(one: JointSolution | None, other: JointSolution | None) -> Join
 class _Reach:
     """The options within reach at a deadline: joules (infinite out of reach), watts and mode of each, (n, c).
 
-    ``priced`` are the joules and the watts at their price.
+    ``priced`` are the joules and the watts at their prices.
     """
 
     deadline_s: float
@@ -244,15 +260,14 @@ class _DeadlineSearch:
     def _bound(self, ends_s: Floats, last: int, from_s: float) -> float:
         """Return the least C / V of deadlines from ``from_s`` to the last; evaluates the last one if it is new."""
         if last not in self.hulls:
-            reach = _find_reach(self.problem, float(ends_s[last]), self.power_price)
-            hull = _merge_hulls(self.problem.value, reach)
-            self.hulls[last] = hull
-            if not self._try(reach, hull):
-                self.inexact.add(last)
+            self._evaluate_deadline(last, float(ends_s[last]), from_s)
         problem, limits = self.problem, self.limits
         watts_j = self.power_price * limits.power_w if self.power_price else 0.0
-        fixed = (problem.time_price + problem.energy_price * problem.idle_w) * from_s - problem.energy_price * watts_j
-        most_j = limits.energy_j + watts_j - problem.idle_w * from_s
+        waiting = problem.time_price + problem.energy_price * problem.priced_idle_w
+        fixed = waiting * from_s - problem.energy_price * watts_j
+        most_j = np.inf
+        if np.isfinite(limits.energy_j):  # joules at their prices are at most all of them at the highest one
+            most_j = float(problem.price.max()) * (limits.energy_j - problem.idle_w * from_s) + watts_j
         values, _, _, joules = self.hulls[last].sums
         ratios = [np.inf]
         if values[-1] >= limits.min_value > 0.0:
@@ -265,6 +280,19 @@ class _DeadlineSearch:
         ratios += [np.min((fixed + problem.energy_price * joules[kept]) / values[kept])] if kept.any() else []
         return float(min(ratios))
 
+    def _evaluate_deadline(self, place: int, deadline_s: float, from_s: float) -> None:
+        """Keep the relaxed optimum of deadlines from ``from_s`` to one, and try the best choice at the latter.
+
+        Batteries have more to spend at an earlier deadline; later calls for this deadline begin later.
+        """
+        reach = _find_reach(self.problem, deadline_s, self.power_price, self.problem.left_j(from_s))
+        hull = self.hulls[place] = _merge_hulls(self.problem.value, reach)
+        if np.isfinite(self.problem.spare_j).any():
+            reach = _find_reach(self.problem, deadline_s, self.power_price, self.problem.left_j(deadline_s))
+            hull = _merge_hulls(self.problem.value, reach)
+        if not self._try(reach, hull):
+            self.inexact.add(place)
+
     def _try(self, reach: _Reach, hull: _Hull) -> bool:
         """Make the best choice at a deadline the best of all, if it is; return whether it is exactly the best there."""
         problem, limits = self.problem, self.limits
@@ -272,7 +300,7 @@ class _DeadlineSearch:
         if exactly is not None:
             option, mode = exactly
         else:
-            option = _choose_on_hull(problem, limits, reach, hull)
+            option = _choose_on_hull(problem, limits, reach, hull, self.power_price)
             mode = np.take_along_axis(reach.mode, np.maximum(option, 0)[:, None], axis=1)[:, 0]
         found = _evaluate(problem, option, mode)
         if found.value > 0.0 and _keeps(found, problem, limits) and (self.best is None or found.cost < self.best.cost):
@@ -295,12 +323,12 @@ def _list_deadlines(problem: JointProblem, latest_s: float) -> tuple[Floats, boo
     return (np.geomspace(first_s, last_s, GRID) if first_s <= last_s else np.zeros(0)), False
 
 
-def _find_reach(problem: JointProblem, deadline_s: float, power_price: float) -> _Reach:
-    """Return the best mode of every option at a deadline."""
+def _find_reach(problem: JointProblem, deadline_s: float, power_price: float, left_j: Floats) -> _Reach:
+    """Return the best mode of every option at a deadline, of at most ``left_j`` joules above idling, (n, 1)."""
     left_s = (deadline_s * (1.0 + LIMIT_ROUNDING) - problem.fixed_s) / problem.scale
     offered = problem.value > 0.0
     if power_price:
-        return _find_priced_reach(problem, left_s, deadline_s, power_price)
+        return _find_priced_reach(problem, left_s, deadline_s, power_price, left_j)
     keys, longest_s = problem.work_keys
     rows = np.arange(len(left_s))[:, None]
     wanted = np.clip(left_s / longest_s, -0.05, 1.5) + 2.0 * rows
@@ -308,25 +336,27 @@ def _find_reach(problem: JointProblem, deadline_s: float, power_price: float) ->
     least, mode_of = problem.lowest
     inside = np.maximum(place, 0)
     mode = mode_of[rows, inside]
-    above_j = np.where((place >= 0) & offered, problem.fixed_j + problem.scale * least[rows, inside], np.inf)
-    return _Reach(deadline_s, above_j=above_j, power_w=problem.power_w[rows, mode], mode=mode, priced=above_j)
+    joules = problem.fixed_j + problem.scale * least[rows, inside]
+    within = (place >= 0) & offered & (joules <= left_j)
+    above_j, priced = (np.where(within, each, np.inf) for each in (joules, problem.price[:, None] * joules))
+    return _Reach(deadline_s, above_j=above_j, power_w=problem.power_w[rows, mode], mode=mode, priced=priced)
 
 
-def _find_priced_reach(problem: JointProblem, left_s: Floats, deadline_s: float, power_price: float) -> _Reach:
-    """Return the modes of least a + l p; they depend on the option, so that every mode is tried for each."""
-    priced = np.full(left_s.shape, np.inf)
+def _find_priced_reach(
+    problem: JointProblem, left_s: Floats, deadline_s: float, power_price: float, left_j: Floats
+) -> _Reach:
+    """Return the modes of least r a + l p; they depend on the option, so that every mode is tried for each."""
+    priced, above_j = np.full(left_s.shape, np.inf), np.full(left_s.shape, np.inf)
     mode = np.zeros(left_s.shape, dtype=np.int64)
     for j in range(problem.work_s.shape[1]):
-        cost = (
-            problem.fixed_j
-            + problem.scale * problem.above_j[:, j : j + 1]
-            + power_price * problem.power_w[:, j : j + 1]
-        )
-        better = (problem.work_s[:, j : j + 1] <= left_s) & (cost < priced) & (problem.value > 0.0)
-        priced, mode = np.where(better, cost, priced), np.where(better, j, mode)
-    rows = np.arange(len(left_s))[:, None]
-    power_w = problem.power_w[rows, mode]
-    return _Reach(deadline_s, above_j=priced - power_price * power_w, power_w=power_w, mode=mode, priced=priced)
+        joules = problem.fixed_j + problem.scale * problem.above_j[:, j : j + 1]
+        cost = problem.price[:, None] * joules + power_price * problem.power_w[:, j : j + 1]
+        within = (problem.work_s[:, j : j + 1] <= left_s) & (joules <= left_j)
+        better = within & (cost < priced) & (problem.value > 0.0)
+        priced, above_j = np.where(better, cost, priced), np.where(better, joules, above_j)
+        mode = np.where(better, j, mode)
+    power_w = problem.power_w[np.arange(len(left_s))[:, None], mode]
+    return _Reach(deadline_s, above_j=above_j, power_w=power_w, mode=mode, priced=priced)
 
 
 def _merge_hulls(value: Floats, reach: _Reach) -> _Hull:
@@ -354,14 +384,15 @@ def _merge_hulls(value: Floats, reach: _Reach) -> _Hull:
     return _Hull(client, option, sums)
 
 
-def _choose_on_hull(problem: JointProblem, limits: JointLimits, reach: _Reach, hull: _Hull) -> Ints:
+def _choose_on_hull(problem: JointProblem, limits: JointLimits, reach: _Reach, hull: _Hull, power_price: float) -> Ints:
     """Return the options after the best number of steps along the hulls that keep the limits; all rest if none does."""
-    value, joules, watts, _ = hull.sums
+    value, joules, watts, priced = hull.sums
     spent_j = problem.idle_w * reach.deadline_s + joules
     kept = (value > 0.0) & (value >= limits.min_value) & (spent_j <= limits.energy_j) & (watts <= limits.power_w)
     option = np.full(len(problem.value), -1)
     if kept.any():
-        cost = problem.time_price * reach.deadline_s + problem.energy_price * spent_j
+        priced_j = problem.priced_idle_w * reach.deadline_s + (priced - power_price * watts)
+        cost = problem.time_price * reach.deadline_s + problem.energy_price * priced_j
         taken = int(np.argmin(np.where(kept, cost / np.where(value > 0.0, value, 1.0), np.inf)))
         option[hull.client[:taken]] = hull.option[:taken]  # a client's later steps come later
     return option
@@ -373,18 +404,18 @@ def _choose_exactly(problem: JointProblem, limits: JointLimits, reach: _Reach) -
     Returns:
         Option and mode per client, all resting if nothing keeps the limits; None if the sums become too many.
     """
-    sums, chosen = np.zeros((1, 3)), np.zeros((1, 0), dtype=np.int64)
+    sums, chosen = np.zeros((1, 4)), np.zeros((1, 0), dtype=np.int64)
     choices = list(_list_choices(problem, limits, reach))
     for figures, _ in choices:
         if len(sums) * len(figures) > MAX_SUMS:
             return None
-        merged = (sums[:, None, :] + figures[None, :, :]).reshape(-1, 3)
+        merged = (sums[:, None, :] + figures[None, :, :]).reshape(-1, 4)
         kept = _keep_undominated(merged, limits, problem.idle_w * reach.deadline_s)
         before, own = np.divmod(kept, len(figures))
         sums, chosen = merged[kept], np.column_stack([chosen[before], own])
     if not len(sums):
         return np.full(len(choices), -1), np.zeros(len(choices), dtype=np.int64)
-    waiting = (problem.time_price + problem.energy_price * problem.idle_w) * reach.deadline_s
+    waiting = (problem.time_price + problem.energy_price * problem.priced_idle_w) * reach.deadline_s
     cost = waiting + problem.energy_price * sums[:, 1]
     fits = (sums[:, 0] > 0.0) & (sums[:, 0] >= limits.min_value * (1.0 - LIMIT_ROUNDING))
     best = int(np.argmin(np.where(fits, cost / np.where(fits, sums[:, 0], 1.0), np.inf)))
@@ -395,19 +426,24 @@ def _choose_exactly(problem: JointProblem, limits: JointLimits, reach: _Reach) -
 def _list_choices(
     problem: JointProblem, limits: JointLimits, reach: _Reach
 ) -> Iterator[tuple[Floats, list[tuple[int, int]]]]:
-    """Yield each client's undominated value, joules and watts, (choices, 3), with option and mode; resting first.
+    """Yield each client's undominated choices, (choices, 4), with option and mode; resting first.
 
-    Without a limit on watts they count as none, and an option's mode of least energy is the only one that matters.
+    Of each it is value, joules at their price, watts, and joules. Without a limit on watts they count as none, and an
+    option's mode of least energy is the only one that matters; nor do joules without a limit on them.
     """
-    limited = np.isfinite(limits.power_w)
+    limited, counted = np.isfinite(limits.power_w), float(np.isfinite(limits.energy_j))
+    price, most_j = problem.price.tolist(), problem.left_j(reach.deadline_s)[:, 0].tolist()
     for i in range(len(problem.value)):
         left_s = (reach.deadline_s * (1.0 + LIMIT_ROUNDING) - problem.fixed_s[i]) / problem.scale[i]
-        rows, named = [(0.0, 0.0, 0.0)], [(-1, 0)]
+        rows, named = [(0.0, 0.0, 0.0, 0.0)], [(-1, 0)]
         for k in np.flatnonzero(np.isfinite(reach.above_j[i])).tolist():
             modes = np.flatnonzero(problem.work_s[i] <= left_s[k]).tolist() if limited else [int(reach.mode[i, k])]
             for j in modes:
                 joules = float(problem.fixed_j[i, k] + problem.scale[i, k] * problem.above_j[i, j])
-                rows.append((float(problem.value[i, k]), joules, float(problem.power_w[i, j]) if limited else 0.0))
+                if joules > most_j[i]:
+                    continue
+                watts = float(problem.power_w[i, j]) if limited else 0.0
+                rows.append((float(problem.value[i, k]), price[i] * joules, watts, counted * joules))
                 named.append((k, j))
         figures = np.array(rows)
         kept = _keep_undominated(figures, JointLimits(), 0.0)
@@ -415,21 +451,10 @@ def _list_choices(
 
 
 def _keep_undominated(sums: Floats, limits: JointLimits, idle_j: float) -> Ints:
-    """Return the rows within the limits of which no other has at least the value for no more joules and watts."""
+    """Return the rows within the limits of which no other has at least the value for no more of all that it takes."""
     slack = 1.0 + LIMIT_ROUNDING
-    rows = np.flatnonzero((idle_j + sums[:, 1] <= limits.energy_j * slack) & (sums[:, 2] <= limits.power_w * slack))
-    order = rows[np.lexsort((sums[rows, 2], sums[rows, 1], -sums[rows, 0]))]
-    if not sums[:, 2].any():
-        least = np.minimum.accumulate(sums[order, 1])
-        first = np.concatenate([[True], sums[order[1:], 1] < least[:-1]]) if len(order) else np.zeros(0, np.bool_)
-        return order[first]
-    kept: list[int] = []
-    cheap = np.empty((len(order), 2))
-    for row in order.tolist():
-        if not (cheap[: len(kept)] <= sums[row, 1:]).all(axis=1).any():
-            cheap[len(kept)] = sums[row, 1:]
-            kept.append(row)
-    return np.array(kept, dtype=np.int64)
+    rows = np.flatnonzero((idle_j + sums[:, 3] <= limits.energy_j * slack) & (sums[:, 2] <= limits.power_w * slack))
+    return rows[find_undominated_rows(np.column_stack([-sums[rows, 0], sums[rows, 1:]]))]
 
 
 def _evaluate(problem: JointProblem, option: Ints, mode: Ints) -> JointSolution:
@@ -441,7 +466,8 @@ def _evaluate(problem: JointProblem, option: Ints, mode: Ints) -> JointSolution:
     above_j = problem.fixed_j[working, k] + scale * problem.above_j[working, j]
     deadline_s, value = float(ends_s.max(initial=0.0)), float(problem.value[working, k].sum())
     energy_j = problem.idle_w * deadline_s + float(above_j.sum())
-    cost = (problem.time_price * deadline_s + problem.energy_price * energy_j) / value if value > 0.0 else np.inf
+    priced_j = problem.priced_idle_w * deadline_s + float((problem.price[working] * above_j).sum())
+    cost = (problem.time_price * deadline_s + problem.energy_price * priced_j) / value if value > 0.0 else np.inf
     return JointSolution(option, mode, deadline_s, energy_j=energy_j, value=value, cost=cost, bound=cost)
 
 

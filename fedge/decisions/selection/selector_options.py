@@ -59,6 +59,10 @@ SELECTOR_OPTIONS: Mapping[str, Mapping[str, SelectorOption]] = {
         "interval": SelectorOption(10, 1, whole=True),
     },
     "fedjoule-like": {"tolerance": SelectorOption(0.05, 0.0, 1.0)},
+    "fedzero-like": {
+        "threshold": SelectorOption(1.0, 0.0, 1e6),
+        "alpha": SelectorOption(1.0, 0.0, 1e6),
+    },
     "energy-aware": {
         "charge_floor": SelectorOption(0.2, 0.0, 1.0),
         "temperature_c": SelectorOption(80.0, -40.0, 150.0),
@@ -76,9 +80,9 @@ SELECTOR_OPTIONS: Mapping[str, Mapping[str, SelectorOption]] = {
 
 Of ``oort``, the exploration, ``slow_penalty``, ``cut_off``, ``clip`` and ``pacer_window`` are the paper's;
 ``preferred_percentile`` and ``pacer_percent`` follow the authors' program, because absolute seconds depend on the
-fleet. Those of ``pyramidfl-like`` are its authors' program's; its others are ``oort``'s. ``tolerance`` of
-``fedjoule-like``, ``credits`` and ``interval`` of ``tifl``, its equal tier sizes, and twice the clients as
-candidates of ``power-of-choice`` are our defaults.
+fleet. Those of ``pyramidfl-like``, and ``alpha`` of ``fedzero-like``, are their authors' programs'; their others are
+``oort``'s. ``tolerance`` of ``fedjoule-like``, ``threshold`` of ``fedzero-like``, ``credits`` and ``interval`` of
+``tifl``, its equal tier sizes, and twice the clients as candidates of ``power-of-choice`` are our defaults.
 """
 
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from fedge import registry
 from fedge.clock import SimulatedClock
 from fedge.errors import BadInput
@@ -40,7 +38,7 @@ from fedge.studies.serving.serving_planner import (
 from fedge.studies.serving.strategy_study import ProblemScore, score_answer
 from fedge.types import PowerMode, ProfileTable
 from fedge.worker.arrivals import KINDS, Arrivals, arrival_times, parse_arrivals
-from fedge.worker.inference_interleaver import HostedService, Interleaver, Request, ServiceStatistics
+from fedge.worker.inference_interleaver import HostedService, Interleaver, ServiceStatistics
 from fedge.worker.refusal import BadField
 
 NO_STRATEGY = "none"
@@ -283,16 +281,11 @@ def simulate_plan(served: Sequence[SimulatedService], train_s: float | None, sec
     """
     clock = SimulatedClock()
     seconds_of = {service.name: service.infer_s for service in served}
-    latencies: dict[str, list[float]] = {service.name: [] for service in served}
-
-    def infer(service: HostedService, requests: list[Request]) -> None:
-        clock.sleep_s(seconds_of[service.name])
-        latencies[service.name] += [clock.now_s() - request.arrived_s for request in requests]
 
     interleaver = Interleaver(
         [HostedService(one.name, one.batch_size, one.latency_s) for one in served],
         arrivals={one.name: arrival_times(one.arrivals) for one in served},
-        infer=infer,
+        infer=lambda service, _: clock.sleep_s(seconds_of[service.name]),
         now_s=clock.now_s,
         wait_s=clock.sleep_s,
         training_share=0.0,
@@ -316,26 +309,22 @@ def simulate_plan(served: Sequence[SimulatedService], train_s: float | None, sec
                 steps += 1
         interleaver.end_step()
     counts, passed_s = interleaver.get_statistics(), clock.now_s()
-    services = tuple(_summarize_latencies(name, counts[name], latencies[name], passed_s) for name in seconds_of)
+    services = tuple(_summarize_service(name, counts[name], passed_s) for name in seconds_of)
     return SimulationResult(passed_s, services, steps / passed_s)
 
 
-def _summarize_latencies(
-    name: str, counts: ServiceStatistics, latencies: list[float], seconds: float
-) -> ServiceLatencies:
-    p50, p95, p99, worst = np.percentile(latencies or [0.0], (*PERCENTILES, 100.0), method="inverted_cdf").tolist()
-    mean_batch = len(latencies) / counts.batches if counts.batches else 0.0
-    requests = len(latencies) + counts.dropped
+def _summarize_service(name: str, counts: ServiceStatistics, seconds: float) -> ServiceLatencies:
+    p50, p95, p99 = (counts.histogram.percentile(q) or 0.0 for q in PERCENTILES)
     return ServiceLatencies(
         name,
-        requests=requests,
+        requests=counts.served + counts.dropped,
         late=counts.late,
         dropped=counts.dropped,
         p50_s=p50,
         p95_s=p95,
         p99_s=p99,
-        worst_s=worst,
-        mean_batch=mean_batch,
+        worst_s=counts.histogram.worst_s,
+        mean_batch=counts.served / counts.batches if counts.batches else 0.0,
         busy=counts.busy_s / seconds,
     )
 

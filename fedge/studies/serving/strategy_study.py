@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedge import registry
+from fedge.costs.cost_profile import CostProfile
 from fedge.errors import BadInput, FedgeError
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES, SearchContext, strategy_for
@@ -212,8 +213,10 @@ class StrategyStudyOptions:
     plausible: bool = False
 
 
-def build_strategy_jobs(options: StrategyStudyOptions) -> list[StrategyJob]:
-    """Return the evaluations to run, in the order of the result rows.
+def build_strategy_jobs(
+    options: StrategyStudyOptions, calibrated: Sequence[CostProfile] | None = None
+) -> list[StrategyJob]:
+    """Return the evaluations to run, in the order of the result rows; priors come from the ``calibrated`` profiles.
 
     Raises:
         BadInput: If an option, table or problem file is invalid.
@@ -221,7 +224,7 @@ def build_strategy_jobs(options: StrategyStudyOptions) -> list[StrategyJob]:
     names = _parse_strategies(options.strategies)
     default = select_family(bool(options.tables.train_tables), bool(options.tables.infer_tables))
     given = None if options.problems == DEFAULT_PROBLEM_SET else read_problems(Path(options.problems), default)
-    cases = _build_cases(options, given)
+    cases = _build_cases(options, given, calibrated)
     least = min(len(case.problems) for case in cases)
     if options.problem_count is not None and options.problem_count > least:
         raise BadInput("--problem-count", str(options.problem_count), f"at most {least}: so many problems there are")
@@ -240,7 +243,9 @@ def _parse_strategies(text: str) -> tuple[str, ...]:
     return names
 
 
-def _build_cases(options: StrategyStudyOptions, given: tuple[ServingProblem, ...] | None) -> list[StrategyCase]:
+def _build_cases(
+    options: StrategyStudyOptions, given: tuple[ServingProblem, ...] | None, calibrated: Sequence[CostProfile] | None
+) -> list[StrategyCase]:
     """Combine every training table with every inference table, and each pair with every family that has problems."""
     training, inference = read_job_tables(options.tables)
     problems = default_problems(select_family(bool(training), bool(inference))) if given is None else given
@@ -252,7 +257,7 @@ def _build_cases(options: StrategyStudyOptions, given: tuple[ServingProblem, ...
         _check_tables_given(family, training, inference)
         for train in training if family != "infer" else [None]:
             for infer in inference if family != "train" else [()]:
-                case = _build_case(family, chosen, (train, infer), leave_out=options.plausible)
+                case = _build_case(family, chosen, (train, infer), calibrated, leave_out=options.plausible)
                 cases[(family, case.blank_row.train or "", case.blank_row.infer or "")] = case
     return list(cases.values())
 
@@ -268,6 +273,7 @@ def _build_case(
     family: ProblemFamily,
     problems: tuple[ServingProblem, ...],
     tables: tuple[ProfileTable | None, Sequence[ProfileTable]],
+    calibrated: Sequence[CostProfile] | None,
     *,
     leave_out: bool,
 ) -> StrategyCase:
@@ -276,7 +282,7 @@ def _build_case(
     whole = pair = build_pair(train, infer)
     if leave_out:
         pair = restrict_to_plausible(whole, [*([] if train is None else [train]), *infer])
-    knowledge = build_pair_knowledge(pair, train, infer)
+    knowledge = build_pair_knowledge(pair, train, infer, calibrated)
     first = train or infer[0]
     blank_row = StrategyRow(
         "",

@@ -67,6 +67,28 @@ def test_a_folder_that_another_run_took_meanwhile_keeps_its_experiment(whole, tm
     assert _saved(taken) == _saved(whole)
 
 
+@pytest.mark.parametrize(
+    ("names", "free"),
+    [
+        ([], True),
+        ([".lock"], True),
+        ([".lock", ".run.yaml.7.7.part", "knowledge.json", "knowledge"], True),
+        (["knowledge.json"], False),
+        ([".lock", "run.yaml"], False),
+        ([".lock", "notes.txt"], False),
+    ],
+)
+def test_a_start_that_was_killed_before_its_run_began_may_be_repeated(whole, tmp_path, names, free):
+    for name in names:
+        (tmp_path / name).touch()
+    experiment = launcher.load_saved_experiment(whole)
+    if free:
+        assert launcher.choose_folder(experiment, tmp_path) == tmp_path
+    else:
+        with pytest.raises(BadInput, match="a folder that is new or empty"):
+            launcher.choose_folder(experiment, tmp_path)
+
+
 def test_a_run_leaves_a_whole_folder(whole):
     names = {path.name for path in whole.iterdir()}
     assert sorted(names) == [

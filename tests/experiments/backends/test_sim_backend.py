@@ -237,6 +237,26 @@ def test_a_ray_that_was_too_slow_to_start_is_started_again(programs):
     assert (run / "started").exists()
 
 
+LOST = "ServerApp failed with exception: a process that emulates clients ended (ActorDiedError) while nano-1 worked"
+LOSES_ONE = f"""if [ "$1" = run ]; then echo >> ../starts; fi
+if [ "$(wc -l < ../starts)" = 1 ]; then {ENDED.format("finished:failed", LOST).rstrip()}
+else {ENDED.format("finished:completed", "N/A").rstrip()}; fi
+"""
+
+
+def test_a_run_that_loses_a_machine_of_a_cluster_is_submitted_again(programs, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.7:6379")
+    run = programs(UP, LOSES_ONE)
+    sim_backend.simulate(run / "app", run, {}, 3)
+    assert (run / "starts").read_text() == "\n\n"
+
+
+def test_a_run_that_loses_a_process_on_this_machine_ends(programs):
+    run = programs(UP, LOSES_ONE)
+    with pytest.raises(RunFailed, match="a process that emulates clients ended"):
+        sim_backend.simulate(run / "app", run, {}, 3)
+
+
 def test_a_ray_that_never_starts_is_told_as_such(programs):
     run = programs(UP, SLOW_RAY.replace("touch ../started;", "") + ENDED.format("finished:completed", "N/A"))
     with pytest.raises(RunFailed, match="too busy"):

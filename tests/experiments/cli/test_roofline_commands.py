@@ -15,9 +15,9 @@ from experiments.cli.network_commands import bench, network, roofline
 from experiments.report.analysis.roofline_report import describe_constants
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.roofline_analysis import (
-    SLOWDOWN_MARGIN,
+    FITTED_MARGIN,
     RooflineOptions,
-    _refuse_choice,
+    _find_missing_measurement,
     analyse_roofline,
     build_basis,
 )
@@ -67,22 +67,40 @@ def test_a_network_that_was_not_fitted_is_told_of_on_an_estimated_board_too():
     assert "Measure MAXN and two lower modes first" in told
 
 
-def test_a_network_that_was_not_fitted_is_priced_by_its_layers_and_chosen_for_with_a_margin():
+def test_a_network_without_measurements_is_priced_by_its_layers_with_a_stated_probability():
     found = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16))
 
-    assert "15 stayed within 5 % with the network's family left out, and 14 with the workload left out" in found.caution
-    assert "on which the margin was chosen" in found.caution
-    other = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16, max_slowdown=1.2))
-    assert "15 stayed" not in other.caution
-    assert "a margin of 3 % on the slowdown: how often" in other.caution
-    assert found.choice.slowdown <= 1.05 * math.exp(-SLOWDOWN_MARGIN)
+    assert "Times, powers and choice are those of the network's layers" in found.caution
+    assert "at most 5 % slower with 95 % probability" in found.caution
+    assert "each predicted without its family" in found.caution
     assert found.choice.row != found.choice.maxn_row
+    careful = analyse_roofline(RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16, confidence=0.999))
+    assert careful.choice.saving < found.choice.saving
 
 
-def test_a_fitted_network_is_chosen_for_with_the_same_margin():
-    found = analyse_roofline(RooflineOptions(RESNET, "agx-orin"))
+def test_a_choice_without_enough_certainty_names_the_measurements_that_mend_it():
+    found = analyse_roofline(
+        RooflineOptions("vit-b16-cifar10", "agx-orin", batch_size=16, max_slowdown=1.005, confidence=0.999)
+    )
 
-    assert found.choice.slowdown <= 1.05 * math.exp(-SLOWDOWN_MARGIN)
+    assert found.is_refused
+    assert found.choice.row == found.choice.maxn_row
+    assert "no lower mode keeps this limit with enough certainty" in found.caution
+    assert "Measure MAXN and two lower modes first" in found.caution
+    assert "fedge predict choose MODEL --max-slowdown 1.005 --confidence 0.999" in found.caution
+
+
+def test_a_measured_network_is_priced_by_its_batch_sizes():
+    found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", batch_size=8))
+
+    assert "those of its measured batch sizes" in describe_constants(found)
+    assert "each predicted without its batch size" in describe_constants(found)
+
+
+def test_a_network_among_the_users_tables_keeps_its_margin_and_record(tmp_path):
+    found = analyse_roofline(RooflineOptions(RESNET, "agx-orin", profiles=write_tables(tmp_path)))
+
+    assert found.choice.slowdown <= 1.05 * math.exp(-FITTED_MARGIN)
     assert "of 9 measured tables whose batch size was left out, 9 stayed within 5 %" in describe_constants(found)
 
 
@@ -103,11 +121,11 @@ def test_a_recurrent_network_is_refused_because_none_was_measured():
     layers = [LayerCost("lstm", "lstm", flop=1e9, read_bytes=1e6, written_bytes=1e6, weight_bytes=1e6)]
     network = NetworkCost("language-model", (35, 200), tuple(layers), "made up")
 
-    refusal = _refuse_choice(build_basis(find("agx-orin"), None), network, RooflineOptions("nets:lm", "agx-orin"))
+    missing = _find_missing_measurement(
+        build_basis(find("agx-orin"), None), network, RooflineOptions("nets:lm", "agx-orin")
+    )
 
-    assert "none of the measured networks is recurrent" in refusal
-    assert "fedge predict fit TABLE --board agx-orin --kind infer --out MODEL" in refusal
-    assert "fedge predict choose MODEL --max-slowdown 1.05 --confidence 0.95" in refusal
+    assert missing == "none of the measured networks is recurrent"
 
 
 def write_tables(folder: Path) -> Path:
@@ -166,6 +184,7 @@ def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path):
         (RooflineOptions(RESNET, "agx-orin", mode="12/1/1/1"), "one of the"),
         (RooflineOptions(RESNET, "agx-orin", max_slowdown=0.9), "--max-slowdown"),
         (RooflineOptions(RESNET, "nano", max_slowdown=0.9), "--max-slowdown"),
+        (RooflineOptions(RESNET, "agx-orin", confidence=1.0), "--confidence: got 1; a number from 0.5 to below 1"),
         (RooflineOptions(RESNET, "agx-orin", profiles=Path("no-such-folder")), "--profiles"),
         (RooflineOptions("no-network", "agx-orin"), "no-network"),
     ],
@@ -194,15 +213,21 @@ def test_an_emulated_boards_bench_is_written_with_its_label(tmp_path, capsys):
     assert "nothing was measured" in capsys.readouterr().out
 
 
-def test_this_processors_bench_is_measured(tmp_path, monkeypatch):
+def test_this_processors_bench_is_measured(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     monkeypatch.setattr("fedge.analysis.roofline.microbenchmark.ARRAY_MB", {"cpu": 1.0})
+    monkeypatch.setattr("fedge.analysis.roofline.layer_benchmark.LAYER_BATCHES", {"cpu": (1,)})
     out = tmp_path / "cpu.json"
     bench(device="cpu", seconds=0.2, mode=None, seed=0, out=out)
     found = json.loads(out.read_text())
     assert found["label"] == "measured"
     assert found["tau_f"] > 0
     assert (found["eps_f"] is None) == ("not known" in found["note"])
+    assert {"machine", "date", "torch", "threads", "precision"} == found["conditions"].keys()
+    assert {"LSTM", "attention", "Adam"} <= {point["kind"] for point in found["layers"]}
+    said = capsys.readouterr().out
+    assert "depthwise convolution" in said
+    assert "1 thread, float32" in said or "threads, float32" in said
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,27 @@ def test_a_board_without_a_line_and_a_bad_line_are_named(tmp_path):
     assert "trace.csv: line 2, on_s: got 'soon'; a number of seconds" in traced(tmp_path / "two", "a-1,soon,5")
 
 
+def said_of_signal(folder: Path, text: str, *overrides: str) -> str:
+    (folder / "carbon.csv").write_text(text, encoding="utf-8")
+    return refusal(experiment_checks._check_signal, folder, *overrides)
+
+
+def test_a_signal_or_a_selector_that_waits_for_one_that_cannot_work_is_refused(tmp_path):
+    excess, given = "selection={name: fedzero-like, options: {threshold: 0.1}}", f"signal={tmp_path}/carbon.csv"
+    lines = "at_s,all\n0,100\n60,300\n"
+
+    assert said_of_signal(tmp_path, lines, excess).startswith(
+        "signal: got nothing; a CSV file of at_s and a column per"
+    )
+    assert said_of_signal(tmp_path, lines, excess, given).startswith(
+        "selection.options.threshold: got 0.1; at least 0.5, the boards' least value relative to the signal's mean"
+    )
+    assert said_of_signal(tmp_path, lines, "selection=fedzero-like", given, "backend=fleet").startswith(
+        "selection.name: got 'fedzero-like'; another selector, or emulated boards"
+    )
+    assert said_of_signal(tmp_path, lines, f"signal={tmp_path}/none.csv").startswith("signal.trace: ")
+
+
 MANUAL = (Path(__file__).resolve().parents[3] / "docs" / "explanation" / "selection.md").read_text(encoding="utf-8")
 
 

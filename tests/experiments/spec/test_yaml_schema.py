@@ -66,6 +66,7 @@ def test_the_example_of_a_key_is_valid(key, tmp_path):
         "exporters": [{"name": "tensorboard"}],
         "workload": {"schedule": {"name": "StepLR"}, "network": {"model": "resnet50"}},
         "strategy": {"name": "FedAvg"},
+        "signal": {"trace": "carbon.csv"},
     }
     if "serving" in key.key:
         raw["fleet"][0]["serving"] = {"cost": "net", "rate_hz": 1, "latency_s": 1, "network": {"model": "resnet50"}}

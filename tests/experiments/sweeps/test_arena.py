@@ -81,3 +81,17 @@ def test_a_disturbed_fleet_is_judged_by_the_same_numbers():
     titles = [table.title for table in list_arena_tables(found, "swept")]
     assert len(titles) == 2
     assert all("90.0 %" in title for title in titles)
+
+
+def test_the_cost_by_a_signal_is_compared_only_where_runs_have_one():
+    plain = {"a": {1: SLOW, 2: SLOW}, "b": {1: QUICK, 2: QUICK}}
+    priced = {
+        label: {seed: dataclasses.replace(run, costs=run.seconds) for seed, run in runs.items()}
+        for label, runs in plain.items()
+    }
+    (without,), (with_it,) = (
+        list_arena_tables(judge_variants(courses, target=0.9), "swept") for courses in (plain, priced)
+    )
+
+    assert "cost by signal" not in without.heads
+    assert [cell.plain_text for cell in with_it.rows[1][-2:]] == ["15.0", "0.50 [0.50, 0.50]"]

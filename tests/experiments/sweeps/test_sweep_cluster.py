@@ -1,4 +1,4 @@
-"""Sweeps on a cluster of several machines: one sees nothing of the driver's folders, and one is lost on the way.
+"""Sweeps and simulations on a cluster of several machines: one sees nothing of the checkout, one is lost on the way.
 
 The machines are raylets of this one. The second has a mount namespace and a host name of its own, in which the checkout
 and the sweep's folder are hidden; what it runs is a copy of the package.
@@ -24,6 +24,8 @@ from contracts.processes import wait_for
 from experiments.backends.sim_backend import find_free_port
 from fedge.studies.ray_session import choose_port
 from fedge.studies.task_pool import PACKAGES
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 400.0
@@ -132,7 +134,8 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         shutil.copytree(ROOT / name, place / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    env["RAY_agent_register_timeout_ms"] = "300000"
+    # Busy machines: Ray waits, and ends no process where others need the memory.
+    env |= {"RAY_agent_register_timeout_ms": "300000", "RAY_memory_monitor_refresh_ms": "0"}
     from ray._private.services import get_node_ip_address
 
     # Several raylets on loopback are no cluster for Ray.
@@ -229,3 +232,53 @@ def test_of_a_machine_that_is_lost_only_its_tasks_are_repeated(machines, add_mac
     assert not repeated & before
     assert len(repeated) <= 2
     assert sum(attempts.values()) <= 12
+
+
+SIMULATION = """\
+name: simulation
+rounds: 60
+fleet:
+  - {device: nano, count: 4}
+workload: {task: digits-cnn, local_epochs: 0.1}
+"""
+
+
+def start_run(machines: Machines, backend: str, out: Path) -> subprocess.Popen[str]:
+    (machines.place / "simulation.yaml").write_text(SIMULATION)
+    words = ["run", str(machines.place / "simulation.yaml"), "--backend", backend, "--folder", str(out)]
+    command = [sys.executable, "-m", "experiments.cli", *words]
+    env, pipe = machines.driver_env(), subprocess.PIPE
+    return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, cwd=ROOT)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_simulation_that_loses_a_machine_goes_on_from_its_checkpoint_with_equal_rows(machines, add_machine):
+    add_machine(apart=True)
+    lost = add_machine(apart=False)
+    folders = {backend: machines.place / backend for backend in ("sim", "local")}
+    driver = start_run(machines, "sim", folders["sim"])
+
+    played = folders["sim"] / "checkpoints"
+    wait_for(lambda: driver.poll() is not None or list(played.glob("round-000001.*")), "a round", LIMIT_S)
+    lost.send_signal(signal.SIGKILL)
+    _, said = driver.communicate(timeout=LIMIT_S)
+    assert driver.returncode == 0, said[-3000:]
+    assert start_run(machines, "local", folders["local"]).wait(LIMIT_S) == 0
+
+    rows, expected = (read_rows(folder, ClientRow) for folder in folders.values())
+    assert {row.error for row in rows} == {None}
+    assert rows == expected
+    assert "a machine of the Ray cluster was lost" in said
+
+
+@pytest.mark.slow
+def test_a_machine_that_does_not_see_the_run_folder_ends_a_simulation_before_it_begins(machines, add_machine, tmp_path):
+    add_machine(apart=True)
+    driver = start_run(machines, "sim", tmp_path / "run")
+    _, said = driver.communicate(timeout=LIMIT_S)
+
+    assert driver.returncode == 2, said
+    last = said.splitlines()[-1]
+    assert last.startswith(f"fedge: fedge on Ray's machines: got no folder {tmp_path / 'run' / 'app'} on {OTHER}; ")
+    assert " (sources " in last

@@ -49,6 +49,7 @@ from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, BoardError, ModeNotSet, SensorLost, UnknownName, WorkerFailed
 from fedge.experiment import WorkloadSpec
 from fedge.knowledge.evidence_files import describe_file
+from fedge.knowledge.profiling_source import source_from_board
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.protocols import Device
 from fedge.types import Measurement, PowerMode, Workload
@@ -231,6 +232,12 @@ def test_settled_measurements_lie_near_the_truth():
 def test_a_mode_that_the_board_lacks_is_not_set():
     with pytest.raises(ModeNotSet), bench().device.use_mode(PowerMode(99, 1.0, 1.0, 1.0)):
         pass
+
+
+def test_a_profile_and_a_fit_under_one_name_emulate_the_same_board():
+    truth = source_from_board("agx-orin", "resnet18-imagenet", seed=0).truth
+
+    assert build_emulated_bench("agx-orin", "resnet18-imagenet").device.surface.step_s.tolist() == truth.step_s.tolist()
 
 
 def test_unknown_names_and_batch_sizes_are_refused():

@@ -12,12 +12,14 @@ from fedge.costs.cost_profile import load_calibrated_inference, load_calibrated_
 from fedge.costs.layered_work import find_family
 from fedge.errors import BadInput, FedgeError
 from fedge.studies.transfer_models import (
+    UNPROMISED,
     JudgedTable,
     TransferRow,
     choose_with_confidence,
     choose_with_margin,
     list_hidden_names,
     list_remaining,
+    mark_refusal,
     read_judged_tables,
     score_choice,
     score_quantity,
@@ -228,3 +230,28 @@ def test_wrong_options_are_named(tables, tmp_path):
     empty.mkdir()
     with pytest.raises(BadInput, match="a folder that holds"):
         read_judged_tables(empty)
+
+
+def test_every_model_leaves_out_all_that_its_tables_allow(tables):
+    cells = {(cell.part, cell.left_out) for cell in build_transfer_study(TransferOptions(tables)).cells}
+
+    of_all, but_batch = {"workload", "board", "family", "batch"}, {"workload", "board", "family"}
+    for part in ("predictor", "layers", "roofline", "pagoda"):
+        assert {case for name, case in cells if name == part} == of_all
+    for part in ("online", "serving"):  # a table of training has one batch size
+        assert {case for name, case in cells if name == part} == but_batch
+
+
+def test_a_left_out_board_has_no_rooflines_and_the_row_says_why(tables):
+    study = build_transfer_study(TransferOptions(tables, ("roofline",)))
+
+    refusals = {row.refused for row in study.run(lambda _: None, 1) if row.left_out == "board"}
+
+    assert refusals == {"board: got agx-orin-64gb, left out; a board with tables: constants are fitted board by board"}
+
+
+def test_a_choice_of_maxn_counts_as_a_refusal():
+    stays = replace(BLANK, quantity="choice", slowdown=1.0, saving=0.0)
+
+    assert mark_refusal(stays).refused == UNPROMISED
+    assert mark_refusal(replace(stays, slowdown=1.01, saving=2.0)).refused is None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedge.decisions.selection import load_selector
 from fedge.errors import RunFailed
-from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, PolicySpec, StrategySpec
+from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, PolicySpec, SignalSpec, StrategySpec
 from fedge.knowledge.recall import RENEWAL_ROUNDS
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
@@ -425,3 +425,14 @@ def test_what_a_selector_has_to_say_is_an_event_once_per_model():
 
     told = [(row.round, row.kind, row.message) for row in rows_of(tables, EventRow) if row.kind == "selection"]
     assert told == [(1, "selection", "the fullest goes alone"), (2, "selection", "the fullest goes alone")]
+
+
+def test_the_cost_of_models_is_that_of_their_rows_and_of_boards_at_rest(tmp_path):
+    path = tmp_path / "carbon.csv"
+    path.write_text("at_s,all\n0,360\n")
+    tables, signal = MemoryTables(), SignalSpec(trace=str(path))
+    coordinator(Scripted({"a-1": [3.0], "b-1": [5.0]}), tables, fedbuff(1), rounds=3, signal=signal).run()
+
+    for row in rows_of(tables, RoundRow):
+        joules = row.energy_j + (row.resting_energy_j or 0.0)
+        assert row.energy_cost == pytest.approx(joules * 360.0 / 3.6e6)

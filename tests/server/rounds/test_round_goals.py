@@ -9,17 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.array_task import ArrayTask
-from contracts.reports import LINK, answer, front
+from contracts.reports import IDLE_W, LINK, answer, front
 from contracts.store_rows import client_row
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.decisions.planning.progress_model import NO_ROUNDS, SHAPES
-from fedge.experiment import CompressionSpec, Experiment, FleetEntry, LateReplySpec, PolicySpec
+from fedge.errors import RunFailed
+from fedge.experiment import (
+    BatterySpec,
+    CompressionSpec,
+    Experiment,
+    FleetEntry,
+    LateReplySpec,
+    PolicySpec,
+    SignalSpec,
+)
 from fedge.flower.update_codec import PREFIX, encode_answer
 from fedge.telemetry.settlement import RoundSettlement
 from fedge.telemetry.store import MemoryTables
-from fedge.telemetry.store_records import ClientRow
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.types import FleetPlan, MemoryUse, NarrowOffer, RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage
 from server.rounds.coordinator import Coordinator
@@ -222,3 +231,60 @@ def test_a_client_of_high_loss_is_not_asked_for_more_than_its_samples_deserve():
         play(port, MemoryTables())
         plans.append([(question.ask.goal.share, question.ask.goal.width) for question in port.asked])
     assert plans[0] == plans[1]
+
+
+def fleet_with(**slow: object) -> tuple[FleetEntry, ...]:
+    """Three fast boards on mains, and the slow one as described."""
+    return (FleetEntry(device="nano", name="fast", count=3), FleetEntry(device="nano", name="slow", **slow))
+
+
+def said(tables: MemoryTables, kind: str) -> list[str]:
+    return [row.message for row in tables.rows if isinstance(row, EventRow) and row.kind == kind]
+
+
+def test_a_board_whose_battery_has_too_little_for_any_part_rests_and_the_event_says_so():
+    port, tables = Learners(), MemoryTables()
+    play(port, tables, fleet=fleet_with(battery=BatterySpec(capacity_wh=0.1, charge=0.15, floor=0.1)))
+    assert {row.board for row in tables.rows if isinstance(row, ClientRow)} == {"fast-1", "fast-2", "fast-3"}
+    assert "Without the charge for any part: 1." in said(tables, "plan")[0]
+
+
+@pytest.mark.parametrize("charging_w", [0.0, IDLE_W + 1.0])
+def test_if_no_battery_has_enough_all_wait_for_the_charger_or_the_run_fails(charging_w):
+    battery = BatterySpec(capacity_wh=0.1, charge=0.11, floor=0.1, charging_w=charging_w)
+    fleet, tables = (FleetEntry(device="nano", name="slow", battery=battery),), MemoryTables()
+    if not charging_w:
+        with pytest.raises(
+            RunFailed,
+            match=r"no client can work\. Without the charge for any part: 1\. Give them a larger battery or charging_w",
+        ):
+            play(Learners(), tables, fleet=fleet)
+        return
+    state = play(Learners(), tables, fleet=fleet)
+    assert state.round == 4
+    assert "All wait for" in said(tables, "waited")[0]
+    rounds = [row for row in tables.rows if isinstance(row, RoundRow)]
+    assert rounds[0].start_s > 0.0
+    assert rounds[0].resting_energy_j == pytest.approx(IDLE_W * rounds[0].start_s)
+
+
+def test_a_board_of_dear_energy_does_less_and_the_rounds_row_has_the_cost(tmp_path):
+    path = tmp_path / "carbon.csv"
+    path.write_text("at_s,clean,dirty\n0,100,900\n")
+    signal, policy = SignalSpec(trace=str(path)), PolicySpec(name="joint", time_weight=0.0, min_progress=0.95)
+    entries = [
+        (FleetEntry(device="nano", name="fast", count=3, zone=one), FleetEntry(device="nano", name="slow", zone=other))
+        for one, other in (("clean", "dirty"), ("dirty", "clean"))
+    ]
+    asked = []
+    for fleet in entries:
+        port, tables = Learners(), MemoryTables()
+        play(port, tables, fleet=fleet, signal=signal, policy=policy, rounds=1)
+        asked.append({row.board: row.step_share for row in tables.rows if isinstance(row, ClientRow)})
+        (row,) = (row for row in tables.rows if isinstance(row, RoundRow))
+        zone_of = {f"{entry.name}-{i}": entry.zone for entry in fleet for i in range(1, 4)}
+        drawn_j = {client.board: client.energy_j for client in tables.rows if isinstance(client, ClientRow)}
+        drawn_j |= {name: IDLE_W * row.round_s for name in BOARDS if name not in drawn_j}
+        value = {"clean": 100.0, "dirty": 900.0}
+        assert row.energy_cost == pytest.approx(sum(j * value[zone_of[name]] for name, j in drawn_j.items()) / 3.6e6)
+    assert asked[0].get("slow-1", 0.0) < asked[1].get("slow-1", 0.0)

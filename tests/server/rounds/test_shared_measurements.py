@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
 from fedge.types import Measurement, PowerMode
 from fedge.wire import ClientState
-from server.rounds.shared_measurements import GROUPS, count_groups, share_measurements
+from server.rounds.shared_measurements import GROUPS, count_groups, divide_boards, share_measurements
 
 COST = "resnet18-imagenet"
 NANO = ("nano", "model", COST)
@@ -131,3 +131,25 @@ def test_shares_are_as_even_as_what_there_is_allows_and_do_not_depend_on_an_orde
             assert counts[other] <= count
             if counts[other] < count:
                 assert counts[other] >= max(counts.values(), default=0) - 1
+
+
+@pytest.mark.parametrize("shares", [1, 2, 3, 4, 7])
+def test_boards_are_divided_equally_and_those_of_a_group_stay_together(shares):
+    kinds = {f"{kind}-{i}": kind for kind in ("nano", "orin") for i in range(12)}
+
+    parts = divide_boards(kinds, kinds, shares)
+
+    assert sorted(board for part in parts for board in part) == sorted(kinds)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    if GROUPS % shares == 0:
+        assert {Counter(kinds[board] for board in part)["nano"] for part in parts} == {12 // shares}
+        nano = sorted(kinds)[:12]
+        groups = [{nano.index(board) % GROUPS for board in part if board in nano} for part in parts]
+        assert sum(map(len, groups)) == GROUPS
+
+
+def test_a_board_stays_in_its_share_if_others_are_not_asked():
+    kinds = dict.fromkeys("abcdefgh", "nano")
+    first, second = divide_boards(kinds, kinds, 2)
+
+    assert divide_boards(kinds, [*first[1:], *second[:-1]], 2) == [first[1:], second[:-1]]

@@ -78,7 +78,7 @@ def run_state(left_j: float, charging_w: float, clock_s: float = 0.0) -> AsyncRu
 @pytest.mark.parametrize(("left_j", "charging_w", "drawn_j"), [(72.0, 0.0, 72.0), (0.0, 0.5, 500.0), (3e3, 0.0, 2e3)])
 def test_idling_at_the_end_is_billed_as_far_as_the_battery_went(left_j, charging_w, drawn_j):
     state = run_state(left_j, charging_w, 1_000.0)
-    assert state.cancel_in_flight() == pytest.approx(drawn_j + IDLE_W * 1_000.0)
+    assert state.cancel_in_flight().joules == pytest.approx(drawn_j + IDLE_W * 1_000.0)
     assert not state.to_run_state({}).pending
 
 

@@ -5,7 +5,15 @@ from contracts.reports import IDLE_W, front
 
 from fedge.devices.battery import BatteryCharge, draw_idle
 from fedge.errors import RunFailed
-from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry, ModSpec
+from fedge.experiment import (
+    AvailabilitySpec,
+    BatterySpec,
+    Experiment,
+    FleetEntry,
+    ModSpec,
+    SelectionSpec,
+    SignalSpec,
+)
 from server.state.checkpoint import ClientHistory, FleetState
 from server.state.fleet_availability import (
     FleetAvailability,
@@ -46,6 +54,34 @@ def test_the_next_time_is_when_a_free_board_is_there(tmp_path):
     assert next_s(traced, fleet(12.0)) == 20.0
     assert next_s(traced, fleet(12.0, nano_2=ClientHistory(free_at_s=25.0))) == 40.0
     assert next_s(traced, fleet(50.0)) is None
+
+
+def test_a_fedzero_like_round_waits_for_a_zone_of_low_signal(tmp_path):
+    path = tmp_path / "carbon.csv"
+    path.write_text("at_s,north,south\n0,500,300\n100,100,300\n200,500,100\n300,500,500\n")
+    entries = (FleetEntry(device="nano", zone="north"), FleetEntry(device="nano", name="b", zone="south"))
+    spec = SelectionSpec(name="fedzero-like", options={"threshold": 0.5})
+    waiting = build_availability(Experiment(fleet=entries, signal=SignalSpec(trace=str(path)), selection=spec))
+
+    assert waiting.available(fleet(0.0)) == ()
+    assert advance_to_available(waiting, fleet(0.0), 1).fleet.clock_s == 100.0
+    assert waiting.available(fleet(150.0)) == ("nano-1",)
+    assert waiting.departure_times_s(150.0) == {}
+    assert waiting.available(fleet(200.0)) == ("b-1",)
+    with pytest.raises(RunFailed, match="round 1: no board can be asked, now or later"):
+        advance_to_available(waiting, fleet(300.0), 1)
+
+
+def test_what_idle_boards_draw_costs_the_mean_of_their_zone_over_their_rest(tmp_path):
+    path = tmp_path / "carbon.csv"
+    path.write_text("at_s,north\n0,100\n60,300\n")
+    priced = build_availability(
+        Experiment(fleet=(FleetEntry(device="nano", count=2),), signal=SignalSpec(trace=str(path)))
+    )
+    _, drawn = charge_idle_clients(priced, fleet(30.0, nano_2=ClientHistory(free_at_s=60.0)), priced.names, 90.0)
+
+    assert drawn.joules == pytest.approx(IDLE_W * 90.0)
+    assert drawn.cost == pytest.approx(IDLE_W * (60.0 * 200.0 + 30.0 * 300.0) / 3.6e6)
 
 
 def test_a_battery_below_its_floor_is_charged_first_or_never():
@@ -95,11 +131,11 @@ def idle_fleet(clock_s: float, nano: ClientHistory = NEW, tx2: ClientHistory = N
 
 
 def test_a_board_rests_from_when_it_is_free():
-    _, joules = charge_idle_clients(
+    _, drawn = charge_idle_clients(
         MAINS, idle_fleet(10.0, ClientHistory(free_at_s=60.0), ClientHistory(free_at_s=500.0)), MAINS.names, 110.0
     )
 
-    assert joules == pytest.approx(IDLE_W * 50.0)
+    assert drawn.joules == pytest.approx(IDLE_W * 50.0)
 
 
 def test_mains_pay_for_everything_and_a_battery_for_what_is_in_it_and_charges_it():
@@ -115,7 +151,7 @@ def test_the_clock_moves_to_when_the_first_board_is_free():
     advance = advance_to_available(MAINS, busy, 4)
 
     assert advance.fleet.clock_s == 30.0
-    assert advance.waited_j == 0.0
+    assert advance.waited.joules == 0.0
     assert [(event.at_s, event.round, event.kind) for event in advance.events] == [(30.0, 4, "waited")]
 
 

@@ -21,7 +21,7 @@ from fedge.types import Compression, NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from server.transport import emulating_port
 from server.transport.client_port import IncomingReply, OutgoingRequest
-from server.transport.emulating_port import EmulatingNodes
+from server.transport.emulating_port import EmulatingNodes, GroupAnswer, ProcessStack
 from server.transport.grid_port import REJECTED_TEXT
 
 EXPERIMENT = Experiment.model_validate({"fleet": [{"device": "nano", "count": 3}]})
@@ -133,15 +133,15 @@ def test_nodes_that_never_come_up_end_the_run():
 
 
 def test_the_boards_of_a_silent_node_have_failed():
-    answers = ask_names(AnsweringGrid(silent=7))
-    assert answers["nano-2"] == ("nano-2", "no reply within 60 s")
+    answers = ask_names(AnsweringGrid(silent=5))
+    assert answers["nano-1"] == ("nano-1", "no reply within 60 s")
     assert [error for _, error in answers.values()].count(None) == 2
 
 
 def test_boards_that_shared_a_process_with_a_slow_one_are_told_so():
-    errors = [error for _, error in ask_names(AnsweringGrid(silent=5)).values()]
+    errors = [error for _, error in ask_names(AnsweringGrid(silent=7)).values()]
     told = "no reply within 60 s; its process worked for 1 more"
-    assert errors == [told, None, told]
+    assert errors == [None, told, told]
 
 
 @pytest.mark.parametrize("grid", [AnsweringGrid(most=1), AnsweringGrid(refused=(0, 1))])
@@ -150,7 +150,7 @@ def test_the_boards_of_a_push_that_is_too_large_have_failed_at_once(grid):
 
 
 def test_a_refused_message_fails_its_boards_alone():
-    assert [error for _, error in ask_names(AnsweringGrid(refused=(1,))).values()] == [None, REJECTED_TEXT, None]
+    assert [error for _, error in ask_names(AnsweringGrid(refused=(0,))).values()] == [REJECTED_TEXT, None, None]
 
 
 def test_only_nodes_that_see_the_runs_folder_write_their_progress_there(trained):
@@ -292,3 +292,37 @@ def test_what_an_encoding_leaves_out_counts_in_the_size_of_a_reply(trained, monk
     grid = AnsweringGrid()
     ask(grid, {name: OutgoingRequest(request, MODEL) for name in NAMES})
     assert len(grid.pushed) == messages
+
+
+class FlowerPool:
+    """Flower's free processes, of which the last is taken first, and the order in which messages to nodes begin."""
+
+    def __init__(self, processes: int, order: list[int]) -> None:
+        self._free, self._order = list(range(100, 100 + processes)), order
+
+    def play(self, nodes: list[int], slowest: int) -> list[GroupAnswer]:
+        """Return the answers of a round whose group number ``slowest`` is done last; ``nodes`` are by group."""
+        groups = sorted(range(len(nodes)), key=lambda group: self._order.index(nodes[group]))
+        at_work = {group: self._free.pop() for group in groups}
+        ended = sorted(groups, key=lambda group: (group == slowest, group))
+        self._free += [at_work[group] for group in ended]
+        return [GroupAnswer(nodes[group], group, at_work[group], float(ended.index(group))) for group in groups]
+
+
+@pytest.mark.parametrize("order", [[1, 2, 3], [3, 1, 2], [2, 3, 1]])
+def test_boards_go_to_the_process_that_emulated_them_last(order):
+    pool, stack, seen = FlowerPool(3, order), ProcessStack(), list[dict[int, int | None]]()
+    for slowest in (0, 2, 1, 1, 0, 2, 2):
+        answers = pool.play(stack.assign([1, 2, 3], 3), slowest)
+        stack.record(answers, 3)
+        seen.append({answer.group: answer.process for answer in answers})
+    assert all(later == seen[2] for later in seen[2:])  # two rounds show in which order messages begin
+
+
+def test_the_processes_of_a_round_with_a_failure_are_not_known():
+    stack = ProcessStack()
+    stack.record([GroupAnswer(1, 0, 100, 1.0), GroupAnswer(2, 1, 101, 2.0)], 2)
+    assert stack.assign([1, 2], 2) == [2, 1]
+    stack.record([GroupAnswer(1, 0, None, 1.0), GroupAnswer(2, 1, 101, 2.0)], 2)
+    assert stack.assign([1, 2], 2) == [1, 2]
+    assert stack.assign([1, 2], 3) == [1, 2, 1]

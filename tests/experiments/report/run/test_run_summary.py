@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_summary import find_budget_end, summarise_run
 from experiments.report.run.run_tables import describe_emulation, describe_links
+from experiments.report.run.seed_comparison import list_energy_figures
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, SignalSpec
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
@@ -135,3 +137,16 @@ def test_real_boards_move_what_they_train():
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": "fleet"})
     moved = describe_links(experiment_checks.build_link_labels(experiment))
     assert moved == "24.7 kB each way (the trained model); the trained model has 24.7 kB"
+
+
+def test_the_cost_of_energy_is_that_of_all_rounds_and_only_of_a_run_with_a_signal(make_run):
+    run = load_run(make_run())
+    rounds = [dataclasses.replace(row, energy_cost=0.5) for row in run.rounds]
+    priced = run.experiment.model_copy(update={"signal": SignalSpec(trace="x.csv", unit="ct")})
+    summary = summarise_run(priced, rounds=rounds, clients=run.clients, wall_s=None)
+
+    assert (summary["energy_cost"], summary["energy_cost_unit"]) == (1.5, "ct")
+    assert "energy_cost" not in run.summary
+    shown = list_energy_figures([dataclasses.replace(run, experiment=priced, summary=summary)])
+    assert [(one.heading, one.unit) for one in shown] == [("energy", "J"), ("cost by signal", "ct")]
+    assert len(list_energy_figures([run])) == 1

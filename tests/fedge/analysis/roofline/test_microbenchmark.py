@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.analysis.roofline.board_constants import compute_rooflines
+from fedge.analysis.roofline.kernel_timing import FEWEST, KernelPoint, KernelTimer
 from fedge.analysis.roofline.microbenchmark import (
-    FEWEST,
     PRODUCT_COLUMNS,
-    KernelPoint,
     emulate_microbenchmark,
     fit_per_mode,
     fit_sweep,
+    open_timer,
     run_microbenchmark,
 )
 from fedge.errors import BadInput, RunFailed
@@ -100,10 +100,11 @@ def test_pagodas_own_fit_needs_the_same_modes_in_every_table():
 
 
 pytest.importorskip("torch")
+TIMER = KernelTimer(time.perf_counter, lambda: None, lambda: None)
 
 
 def test_every_kernel_is_timed_on_this_processor():
-    points = run_microbenchmark("cpu", 0.1, time.perf_counter, lambda: None, array_mb=1.0)
+    points = run_microbenchmark(TIMER, "cpu", 0.1, array_mb=1.0)
     assert [point.kernel for point in points] == ["add", "scale", *(f"product {n}" for n in PRODUCT_COLUMNS)]
     assert all(point.seconds > 0 and point.joules is None for point in points)
     intensities = [point.work.intensity for point in points]
@@ -115,7 +116,7 @@ def test_every_kernel_is_timed_on_this_processor():
 
 def test_a_meter_is_read_around_every_kernels_repeats():
     joules = itertools.count(0.0, 6.0)
-    points = run_microbenchmark("cpu", 1e-9, time.perf_counter, lambda: next(joules), array_mb=0.1)
+    points = run_microbenchmark(replace(TIMER, meter=lambda: next(joules)), "cpu", 1e-9, array_mb=0.1)
     assert {point.joules for point in points} == {6.0 / FEWEST}
 
 
@@ -124,10 +125,10 @@ def test_cuda_where_there_is_none_is_a_clear_error(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BadInput, match="torch sees a CUDA device"):
-        run_microbenchmark("cuda", 1.0, time.perf_counter, lambda: None)
+        open_timer("cuda", time.perf_counter, lambda: None)
 
 
 @pytest.mark.gpu
 def test_every_kernel_is_timed_on_a_gpu():
-    points = run_microbenchmark("cuda", 1.0, time.perf_counter, lambda: None)
+    points = run_microbenchmark(open_timer("cuda", time.perf_counter, lambda: None), "cuda", 1.0)
     assert len(points) == len(PRODUCT_COLUMNS) + 2

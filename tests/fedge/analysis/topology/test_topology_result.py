@@ -85,7 +85,10 @@ def test_a_margin_is_kept_between_the_prediction_and_the_limit():
     assert StepLimits(None, None, 3.0).is_met_by(need)
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.2, 0.5, 1.0]), st.integers(1, 6), st.booleans()), max_size=12))
+POINTS = st.tuples(st.sampled_from([0.2, 0.5, 1.0]), st.integers(1, 6), st.booleans())
+
+
+@given(st.lists(POINTS, max_size=12, unique_by=lambda point: point[:2]))
 def test_the_front_holds_what_nothing_beats_and_nothing_else(points):
     found = [_found(*point) for point in points]
 

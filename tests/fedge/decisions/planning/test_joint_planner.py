@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedge.decisions.planning import joint_planner
 from fedge.decisions.planning.front_columns import build_columns
 from fedge.decisions.planning.joint_planner import (
+    BoardSupply,
     JointContext,
     UpdateEncoding,
     WorkOption,
@@ -24,7 +25,7 @@ from fedge.decisions.planning.joint_planner import (
 )
 from fedge.decisions.planning.progress_model import NO_ROUNDS, find_shape, step_worth, width_worth
 from fedge.devices.board_kinds import NetworkLink
-from fedge.types import Compression, Front, FrontPoint, LinkUse, NarrowOffer, RoundGoal
+from fedge.types import Compression, FleetPlan, Front, FrontPoint, LinkUse, NarrowOffer, RoundGoal
 
 GOAL = RoundGoal("joint", 0)
 START = find_shape(NO_ROUNDS)
@@ -114,6 +115,15 @@ def test_a_narrow_network_is_priced_by_its_own_steps_and_bytes():
         worth = 0.5 * sent * step_worth(option.share, START)
         assert problem.value[1, k] == pytest.approx(worth * width_worth(option.width, START))
         assert problem.value[0, k] == pytest.approx(worth if option.width == 1.0 else 0.0)
+
+
+def test_a_client_that_its_memory_narrows_is_worth_no_more_than_what_it_trains():
+    fronts = {"narrow": dataclasses.replace(a_front(9.0), width=0.5), "whole": a_front(5.0)}
+    options = list_options(context := JointContext())
+    value = build_problem(build_columns(fronts), list(fronts.values()), options, context, GOAL).value
+    assert value[0] == pytest.approx(value[1] * width_worth(0.5, START))
+    whole = [option.share for option in options].index(1.0)
+    assert value[:, whole].sum() == pytest.approx(1.0)
 
 
 def list_parts(
@@ -279,3 +289,73 @@ def test_clients_without_a_front_have_an_equal_share_of_the_watts_and_the_others
     assert [goal.limits["power_w"] for goal in unknown.goals.values()] == [15.0] * 3
     worthless = plan_joint({"a": a_front(5.0)}, ["a", "new"], goal, JointContext(weights={"a": math.nan}))
     assert [goal.limits["power_w"] for goal in worthless.goals.values()] == [22.5] * 2
+
+
+CHEAP = RoundGoal("joint", 0, limits={"time_weight": 0.0, "min_progress": 0.3})
+
+
+def asked_share(plan: FleetPlan, board: str) -> float:
+    """Share of the steps that a board is asked for; 0 if it rests."""
+    return plan.goals[board].share if board in plan.goals else 0.0
+
+
+def test_clients_whose_energy_is_dear_do_less_than_their_like():
+    fronts = {name: a_front(20.0) for name in ("dear-1", "dear-2", "plain-1", "plain-2")}
+    supplies = {name: BoardSupply(price=4.0 if "dear" in name else 0.5) for name in fronts}
+    plan = plan_joint(fronts, list(fronts), CHEAP, JointContext(supplies=supplies))
+    alike = plan_joint(fronts, list(fronts), CHEAP)
+    assert max(asked_share(plan, name) for name in ("dear-1", "dear-2")) < asked_share(plan, "plain-1")
+    assert asked_share(plan, "plain-1") >= asked_share(alike, "plain-1")
+
+
+def test_dear_idle_power_of_boards_at_rest_makes_rounds_shorter():
+    fronts = {"a": a_front(20.0), "b": a_front(60.0)}
+    goal = RoundGoal("joint", 0, limits={"time_weight": 0.0, "resting_w": 5.0})
+    plans = [plan_joint(fronts, ["a", "b"], goal, JointContext(resting_price=price)) for price in (1.0, 100.0)]
+    assert plans[1].round_s < plans[0].round_s
+
+
+@given(
+    st.lists(some_front, min_size=1, max_size=6),
+    st.lists(st.none() | st.floats(0.0, 2.0), min_size=6, max_size=6),
+    st.booleans(),
+)
+def test_no_part_takes_more_than_the_battery_has_above_its_floor(fronts, charges, limited):
+    named = {f"b{i}": front for i, front in enumerate(fronts)}
+    supplies = {
+        name: BoardSupply(spare_j=charge * front.maxn.work_j, full_j=3.0 * front.maxn.work_j, charging_w=1.0)
+        for (name, front), charge in zip(named.items(), charges, strict=False)
+        if charge is not None
+    }
+    goal = RoundGoal("joint", 0, limits={"round_energy_j": 1.0, "fleet_power_w": 20.0} if limited else {})
+    plan = plan_joint(named, list(named), goal, JointContext(supplies=supplies))
+    if plan.wait_s is not None:
+        assert not plan.goals
+        assert set(supplies) == set(named)
+        return
+    for board in (board for board in plan.goals if board in supplies and plan.goals[board] != goal):
+        front, share = named[board], plan.goals[board].share
+        scale = front.fixed_share + (1.0 - front.fixed_share) * share
+        drain_w = max(0.0, front.idle_w - 1.0)
+        need_j = [
+            front.radio_j + scale * (point.work_j - front.idle_w * point.work_s) + drain_w * plan.round_s
+            for point in (*front.points, front.maxn)
+            if front.link_s + scale * point.work_s <= plan.round_s * (1.0 + 1e-6)
+        ]
+        assert min(need_j) <= supplies[board].spare_j * (1.0 + 1e-6) + 1e-6
+
+
+def test_the_plan_says_how_many_rest_for_want_of_charge_and_how_long_all_would_wait():
+    fronts = {"flat": a_front(20.0), "full": a_front(10.0)}
+    low = BoardSupply(spare_j=5.0, full_j=5_000.0, charging_w=3.0)
+    plan = plan_joint(fronts, list(fronts), GOAL, JointContext(supplies={"flat": low}))
+    assert set(plan.goals) == {"full"}
+    assert plan.why.endswith(" Without the charge for any part: 1.")
+    assert plan.wait_s is None
+    alone = plan_joint({"flat": fronts["flat"]}, ["flat"], GOAL, JointContext(supplies={"flat": low}))
+    least_j = 0.25 * 20.0 * 1.5 * (12.0 - 2.0)  # a quarter of the steps in the slower mode; charging covers idling
+    assert alone.goals == {}
+    assert alone.wait_s == math.floor((least_j - 5.0) / 1.0) + 1.0
+    for never in (dataclasses.replace(low, charging_w=2.0), dataclasses.replace(low, full_j=least_j - 1.0)):
+        assert plan_joint(fronts, ["flat"], GOAL, JointContext(supplies={"flat": never})).wait_s == math.inf
+    assert set(plan_joint(fronts, ["flat", "new"], GOAL, JointContext(supplies={"flat": low})).goals) == {"new"}
