@@ -230,6 +230,7 @@ def network(
     ] = None,
     input_shape: cli.InputShape = None,
     batch_size: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per step.")] = 1,
+    kind: cli.StepKind = "infer",
     max_slowdown: Annotated[
         float, typer.Option(help="Largest time of the chosen mode, as a multiple of MAXN's.")
     ] = 1.05,

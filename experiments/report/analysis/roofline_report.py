@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -18,8 +19,15 @@ from experiments.report.tables import Cell, Column, Table, build_table, percent_
 from fedge.analysis.roofline.board_constants import activation_intensity
 from fedge.analysis.roofline.layer_benchmark import REFERENCE_KIND, LayerPoint
 from fedge.analysis.roofline.microbenchmark import RooflineSweep
-from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis, is_fitted
-from fedge.analysis.roofline.roofline_model import Roofline, batch_to_work, describe_balance_side, describe_implication
+from fedge.analysis.roofline.roofline_analysis import KIND_NAMES, RooflineAnalysis, is_fitted
+from fedge.analysis.roofline.roofline_model import (
+    Roofline,
+    RooflineBatch,
+    batch_to_work,
+    build_roofline_batch,
+    describe_balance_side,
+    describe_implication,
+)
 from fedge.costs.layers.network_cost import LayerCost
 from fedge.modes import find_mode_index
 
@@ -32,7 +40,9 @@ def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
     network, options = analysis.network, analysis.options
     work = batch_to_work(analysis.batch)
     counts = f"{number(work.flop / 1e9)} GFLOP, {number(work.bytes / 1e6)} MB, {len(network.layers)} layers"
-    head = f"{network.name} on {analysis.basis.spec.name}, inference in batches of {options.batch_size}"
+    head = (
+        f"{network.name} on {analysis.basis.spec.name}, {KIND_NAMES[options.kind]} in batches of {options.batch_size}"
+    )
     print_lines(console, [f"{head}: {counts}"])
     _modes_table(analysis).print(console)
     modes, shown = analysis.basis.modes, analysis.lines.mode_roofline(analysis.shown_row)
@@ -314,8 +324,12 @@ def _mode_frame(found: RooflineAnalysis, side: Side, kind: str, row: int, listed
 
 
 def _layer_intensity(found: RooflineAnalysis, layer: LayerCost) -> float:
-    size = layer.weight_bytes + found.options.batch_size * (layer.read_bytes + layer.written_bytes)
-    return found.options.batch_size * layer.flop / size if size > 0 else 0.0
+    return batch_to_work(_layer_batch(found, layer)).intensity
+
+
+def _layer_batch(found: RooflineAnalysis, layer: LayerCost) -> RooflineBatch:
+    alone = dataclasses.replace(found.network, layers=(layer,))
+    return build_roofline_batch(alone, found.options.batch_size, found.options.kind)
 
 
 def _roof_trace(name: str, side: Side, line: Roofline, along: list[float], **style: Any) -> Trace:
@@ -347,7 +361,7 @@ def _layer_traces(found: RooflineAnalysis, side: Side, line: Roofline) -> Iterat
             hover=lambda layer: Markup("<b>{}</b> ({})<br>{} MFLOP, {:.3g} FLOP per byte").format(
                 layer.name,
                 layer.kind,
-                number(layer.flop * found.options.batch_size / 1e6),
+                number(float(_layer_batch(found, layer).flop) / 1e6),
                 _layer_intensity(found, layer),
             ),
         )
@@ -387,7 +401,7 @@ def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:
         "All values are predicted, per batch.",
         heading=f"{found.network.name} on {found.basis.spec.title}",
         facts=(
-            f"inference, batch size {found.options.batch_size}",
+            f"{KIND_NAMES[found.options.kind]}, batch size {found.options.batch_size}",
             f"{number(work.flop / 1e9)} GFLOP",
             f"{number(work.bytes / 1e6)} MB",
             f"{work.intensity:.3g} FLOP per byte",

@@ -33,7 +33,7 @@ from fedge.analysis.roofline.roofline_model import (
     explain_choice,
     parse_mode,
 )
-from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import carry_to_board, find_nearest_profile
 from fedge.costs.layer_estimate import load_timed_steps
 from fedge.costs.layers.aten import RECURRENT
@@ -196,6 +196,7 @@ def label_for_network(constants: BoardConstants, intensity: float) -> BoardConst
     return constants if is_fitted(constants, intensity) else replace(constants, label="estimated")
 
 
+KIND_NAMES: Mapping[WorkloadKind, str] = {"infer": "inference", "train": "training"}
 ROOFLINE_FORMAT = "fedge-roofline"
 FITTED_MARGIN = 0.03
 """Margin on the slowdown of a network that is among the user's own tables, log units. With its batch size left out
@@ -211,6 +212,7 @@ class RooflineOptions:
     Attributes:
         board: Name of the board, or the path of a board's file.
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
+        kind: Whether the batch is a training step.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
         confidence: Probability with which the chosen mode keeps it; not used for a network among ``profiles``.
         profiles: Folder with measured inference tables, or None for the shipped profiles.
@@ -221,6 +223,7 @@ class RooflineOptions:
     mode: str | None = None
     input_shape: str | None = None
     batch_size: int = 1
+    kind: WorkloadKind = "infer"
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN
     confidence: float = DEFAULT_CONFIDENCE
     profiles: Path | None = None
@@ -280,9 +283,12 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
     network = (None if shape else find_known_network(options.network)) or load_network_cost(options.network, shape)
     basis = build_basis(spec, options.profiles)
     intensity = activation_intensity(network)
-    lines = compute_rooflines(label_for_network(basis.constants, intensity), basis.modes, intensity)
-    batch = build_roofline_batch(network, options.batch_size)
-    refusal = _find_missing_measurement(basis, network)
+    constants = label_for_network(basis.constants, intensity)
+    if options.kind == "train":
+        constants = replace(constants, label="estimated")
+    lines = compute_rooflines(constants, basis.modes, intensity)
+    batch = build_roofline_batch(network, options.batch_size, options.kind)
+    refusal = _find_missing_measurement(basis, network, options)
     priced = _price_modes(basis, network, options, batch, lines)
     choose = partial(
         choose_within_slowdown,
@@ -327,12 +333,11 @@ def _price_modes(
 ) -> _PricedModes:
     """Price a network among the user's tables by its rooflines, any other by its measured batch sizes or its layers."""
     times, spec = compute_batch_times(lines, batch), basis.spec
-    if options.profiles is not None and is_fitted(basis.constants, activation_intensity(network)):
+    if options.profiles is not None and _is_in_fit(basis, network, options):
         joules = batch_energy_j(lines, batch, times.total_s)
         return _PricedModes(times, joules, FITTED_MARGIN, _describe_record(options))
-    work = Workload(
-        network.name, options.batch_size, "infer", LayerWork(network.name, sum_layers(network), loading="cached")
-    )
+    layers = LayerWork(network.name, sum_layers(network, training=options.kind == "train"), loading="cached")
+    work = Workload(network.name, options.batch_size, options.kind, layers)
     calibrated = (*load_calibrated_training(), *load_calibrated_inference())
     evidence = CostEvidence(calibrated, load_timed_steps(), load_catalogue())
     cost, errors = evidence.predict(spec, work), rotate_predictions(evidence, evidence.find_left_out(spec, work))
@@ -367,17 +372,24 @@ def _describe_record(options: RooflineOptions) -> str:
     )
 
 
-def _find_missing_measurement(basis: RooflineBasis, network: NetworkCost) -> str:
+def _is_in_fit(basis: RooflineBasis, network: NetworkCost, options: RooflineOptions) -> bool:
+    """Return whether the constants were fitted to such batches: inference of a network of this intensity."""
+    return options.kind == "infer" and is_fitted(basis.constants, activation_intensity(network))
+
+
+def _find_missing_measurement(basis: RooflineBasis, network: NetworkCost, options: RooflineOptions) -> str:
     """Return why no mode can be chosen with any margin; empty if one can."""
-    fitted = is_fitted(basis.constants, activation_intensity(network))
-    if not fitted and any(layer.kind in RECURRENT for layer in network.layers):
+    if not _is_in_fit(basis, network, options) and any(layer.kind in RECURRENT for layer in network.layers):
         return "none of the measured networks is recurrent"
-    return f"no inference was measured on {basis.spec.name}" if basis.constants.label == "estimated" else ""
+    unmeasured = basis.constants.label == "estimated"
+    if options.kind == "train":
+        unmeasured = all(profile.device != basis.spec.name for profile in load_calibrated_training())
+    return f"no {KIND_NAMES[options.kind]} was measured on {basis.spec.name}" if unmeasured else ""
 
 
 def _describe_measurements(refusal: str, options: RooflineOptions) -> str:
     """Return why no mode is chosen, and the measurements and commands that mend it."""
-    fit = f"fedge predict fit TABLE --board {options.board} --kind infer --out MODEL"
+    fit = f"fedge predict fit TABLE --board {options.board} --kind {options.kind} --out MODEL"
     choose = f"fedge predict choose MODEL --max-slowdown {options.max_slowdown:g} --confidence {options.confidence:g}"
     return (
         f"No mode is chosen but MAXN, because {refusal}. Measure MAXN and two lower modes first, with your own program "
@@ -393,6 +405,7 @@ def roofline_analysis_to_dict(analysis: RooflineAnalysis) -> dict[str, Any]:
         "device": analysis.basis.spec.name,
         "network": analysis.network.name,
         "batch_size": analysis.options.batch_size,
+        "kind": analysis.options.kind,
         "label": analysis.lines.label,
         "source": analysis.basis.constants.source,
         "work": {**asdict(work), "intensity": work.intensity, "layers": len(analysis.network.layers)},

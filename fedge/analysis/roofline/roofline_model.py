@@ -45,7 +45,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.costs.layers.network_cost import BatchWork, NetworkCost
+from fedge.costs.cost_profile import WorkloadKind
+from fedge.costs.gpu_rates import OPTIMISER_PASSES
+from fedge.costs.layers.network_cost import TRAINING_PASSES, BatchWork, NetworkCost, sum_layers
 from fedge.decisions.mode_objectives import find_least_energy_within_slowdown
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import q_norm
@@ -191,10 +193,18 @@ class BatchDurations:
     sample_s: Floats
 
 
-def build_roofline_batch(network: NetworkCost, batch_size: int) -> RooflineBatch:
-    """Return a batch of inference; every layer is launched once."""
-    work = network.batch_work(batch_size)
-    return RooflineBatch(work.flop, work.bytes, float(len(network.layers)), float(batch_size))
+def build_roofline_batch(network: NetworkCost, batch_size: int, kind: WorkloadKind = "infer") -> RooflineBatch:
+    """Return a batch of inference, whose layers are launched once each, or a training step.
+
+    A step's forward and backward passes and the update by SGD with momentum are what ``fedge.costs.gpu_rates`` prices.
+    """
+    work = network.batch_work(batch_size, kind)
+    if kind == "infer":
+        return RooflineBatch(work.flop, work.bytes, float(len(network.layers)), float(batch_size))
+    counted = sum_layers(network, training=True)
+    moved = TRAINING_PASSES * batch_size * (counted.moved_bytes + counted.depthwise_bytes)
+    moved += (TRAINING_PASSES + OPTIMISER_PASSES) * counted.weight_bytes
+    return RooflineBatch(work.flop, moved, TRAINING_PASSES * counted.operators, float(batch_size))
 
 
 def batch_to_work(batch: RooflineBatch) -> BatchWork:

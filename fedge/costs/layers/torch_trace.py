@@ -109,7 +109,10 @@ def _add_saved_bytes(recorder: OperatorRecorder, input_shape: Shape) -> list[Lay
     if passes is None:
         return layers
     small, large = passes
-    more = {name: [b - a for a, b in zip(small.get(name, (0, 0)), both, strict=True)] for name, both in large.items()}
+    more = {  # never below zero: a module may leave out layers by chance
+        name: [max(0, b - a) for a, b in zip(small.get(name, (0, 0)), both, strict=True)]
+        for name, both in large.items()
+    }
     kept = [more.pop(layer.name, [0, 0]) for layer in reversed(layers)][::-1]
     kept[-1:] = [[sum(part) for part in zip(one, *more.values(), strict=True)] for one in kept[-1:]]
     return [_with_saved_bytes(layer, *each) for layer, each in zip(layers, kept, strict=True)]

@@ -104,11 +104,26 @@ def test_a_network_among_the_users_tables_keeps_its_margin_and_record(tmp_path):
     assert "of 9 measured tables whose batch size was left out, 9 stayed within 5 %" in describe_constants(found)
 
 
+def test_a_training_step_is_priced_by_its_layers_where_training_was_measured():
+    code, said = run(RESNET, "--board", "orin-nano", "--batch-size", "16", "--kind", "train")
+    assert code == 0, said
+    assert f"{RESNET} on orin-nano, training in batches of 16: 394 GFLOP" in said
+    assert "Constants are estimated" in said
+    found = analyse_roofline(RooflineOptions("resnet18-imagenet", "orin-nano", batch_size=16, kind="train"))
+    assert found.batch_times.total_s[found.choice.maxn_row] == pytest.approx(0.186, rel=0.15)  # its calibrated profile
+    assert found.choice.saving > 0.0
+    refused = analyse_roofline(RooflineOptions(RESNET, "nano", batch_size=16, kind="train"))
+    assert "because no training was measured on nano" in refused.caution
+    assert "--kind train" in refused.caution
+
+
 def test_a_recurrent_network_is_refused_because_none_was_measured():
     layers = [LayerCost("lstm", "lstm", flop=1e9, read_bytes=1e6, written_bytes=1e6, weight_bytes=1e6)]
     network = NetworkCost("language-model", (35, 200), tuple(layers), "made up")
 
-    missing = _find_missing_measurement(build_basis(find("agx-orin"), None), network)
+    missing = _find_missing_measurement(
+        build_basis(find("agx-orin"), None), network, RooflineOptions("nets:lm", "agx-orin")
+    )
 
     assert missing == "none of the measured networks is recurrent"
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import find_cost_profile
-from fedge.costs.gpu_rates import GpuRates, RateObservation, find_gpu_generation, fit_rates
+from fedge.costs.gpu_rates import GpuRates, RateObservation, count_optimiser_passes, find_gpu_generation, fit_rates
 from fedge.costs.layer_estimate import collect_observations, estimate_network_cost, rescale_to_batch_size
 from fedge.costs.layered_work import build_workload, find_known_layers, layer_work_from_spec, network_from_spec
+from fedge.costs.layers.network_cost import sum_layers
 from fedge.costs.layers.network_record import find_known_network, format_layers
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
@@ -241,3 +242,31 @@ def test_a_network_that_was_not_counted_is_refused():
         network_from_spec(NetworkSpec(model="resnet18"))
     with pytest.raises(BadInput, match="cannot be read"):
         network_from_spec(NetworkSpec(model="resnet18", layers="no layer"))
+
+
+def test_a_step_takes_longer_with_more_state_and_less_in_halves_most_of_all_on_tensor_cores():
+    def gpu_s(board, **layers):
+        held = dataclasses.replace(find_known_layers("vit-b16-cifar10"), **layers)
+        profile = estimate_network_cost(board, Workload("own", 32, layers=held), SPECS)
+        return math.exp(profile.coefficients.time[TIME_NAMES.index("gpu_s")])
+
+    for board in (ORIN, NANO):
+        plain, adam, mixed = gpu_s(board), gpu_s(board, optimizer_state=2.0), gpu_s(board, mixed=True)
+        assert plain < adam < 1.3 * plain
+        assert mixed < plain
+    gains = [gpu_s(board) / gpu_s(board, mixed=True) for board in (ORIN, NANO)]
+    assert gains[0] > 1.2 * gains[1]
+
+
+@given(st.floats(0.0, 4.0), st.integers(0, 1000))
+def test_frozen_weights_have_no_update_whatever_the_optimiser_keeps(state, frozen):
+    network = find_known_network("vit-b16-cifar10")
+    layers = tuple(
+        dataclasses.replace(layer, frozen=min(frozen, layer.parameters), training_passes=2.0)
+        for layer in network.layers
+        if layer.parameters
+    )
+    counted = sum_layers(dataclasses.replace(network, layers=layers), training=True, optimizer_state=state)
+    updating = count_optimiser_passes(state)
+    moved = sum(layer.weight_bytes * (2.0 + updating * (1.0 - layer.frozen / layer.parameters)) for layer in layers)
+    assert counted.weight_bytes * (3.0 + updating) == pytest.approx(moved)

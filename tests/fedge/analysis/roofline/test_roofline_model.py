@@ -24,7 +24,10 @@ from fedge.analysis.roofline.roofline_model import (
     explain_choice,
     parse_mode,
 )
-from fedge.costs.layers.network_cost import BatchWork
+from fedge.costs import gpu_rates
+from fedge.costs.gpu_rates import RateObservation
+from fedge.costs.layers.network_cost import BatchWork, sum_layers
+from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.modes import find_mode_index
 from fedge.types import PowerMode
@@ -169,3 +172,19 @@ WRONG = ("", "12", "12/2201.6/1300.5", "a/b/c/d", "1.5/1/1/1", "0/1/1/1", "1/inf
 def test_a_mode_that_is_none_is_refused(text):
     with pytest.raises(BadInput, match="cores/CPU/GPU/memory in MHz"):
         parse_mode(text)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_a_training_step_moves_and_launches_what_its_layers_are_priced_for(name, batch_size):
+    network, board = NETWORKS[name], find("agx-orin")
+    batch = build_roofline_batch(network, batch_size, "train")
+    step = RateObservation(
+        "agx-orin", network=name, counted=sum_layers(network, training=True),
+        batch_size=batch_size, training=True, seconds=1.0,
+    )  # fmt: skip
+    sizes, _ = gpu_rates._build_terms(step, board, len(gpu_rates.EFFICIENCIES))
+    moved_s = sizes[3] + sizes[4] + sizes[5]
+    assert batch.bytes == pytest.approx(1e9 * board.mem_gbps.value * moved_s)
+    assert batch.launches == 3 * step.counted.operators
+    assert batch.flop == pytest.approx(3 * batch_size * network.flop)
