@@ -358,7 +358,9 @@ def derive_priors(
             to it by the ratio of the two layer estimates.
         layered: Whether to include the estimate from the layers. Clients in rounds start without it: it assumes a
             larger share of memory traffic than other workloads' profiles have, so the first probes keep a high memory
-            clock, and on ViT the modes of least energy are never tried (figures: docs/explanation/prediction.md).
+            clock. In `fedge study transfer --part online --seeds 3` the estimate lowers the mean regret from round 10
+            on from 1.0, 0.9 and 1.2 % (deadlines x 1.5, 2, 3) to 1.0, 0.7 and 0.7 % and rounds are no later, but it
+            raises that of ViT-B/16 on AGX Xavier from 0.3, 0.4 and 0.4 % to 2.4, 0.8 and 0.8 %.
 
     Raises:
         BadInput: There is no profile of another workload.
