@@ -9,9 +9,9 @@ A margin per mode leaves a choice of modes whose slowdown does not depend on wha
 from the slowdowns of the cases' chosen modes, networks of a new family save 7 % of the oracle's energy instead of 32 %
 in ``fedge study transfer --part layers``, and known families 13 % instead of 36 %; both keep their promise in 95 %.
 Near the limit most of the spread is that of preprocessing, its scaling with the cores, and launches (1 to 20 % of the
-slowdown); the errors of arithmetic and memory traffic on the GPU mostly add less than 1.5 %, so that finer rates by kind of layer
-would not narrow it. A quantile without a normal distribution, as in conformal prediction, needs 19 cases for 95 %, and
-there are 9. The scatter of single measured rows is not in the margin.
+slowdown); the errors of arithmetic and memory traffic on the GPU mostly add less than 1.5 %, so that finer rates by
+kind of layer would not narrow it. A quantile without a normal distribution, as in conformal prediction, needs 19 cases
+for 95 %, and there are 9. The scatter of single measured rows is not in the margin.
 """
 
 from __future__ import annotations
