@@ -5,6 +5,9 @@ Symbols: t = seconds for the round's steps, e = joules for them, i = idle watts;
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,20 +58,41 @@ def _drop_dominated(rows: NDArray[np.intp], cost_a: Floats, cost_b: Floats) -> N
 def find_undominated_rows(costs: Floats) -> NDArray[np.int64]:
     """Return the rows of k costs, shape (n, k), of which no other is at most as costly in all; of equals the first.
 
-    They are in the order of the first cost, then of the others. O(n log n) if those after the second are zero or equal
-    to it.
+    They are in the order of the first cost, then of the others. Of these, zeros and repeated columns do not count: with
+    up to two of them it takes O(n log n), with more O(n^2).
     """
-    order, others = np.lexsort(costs.T[::-1]), costs[:, 2:]
-    if not (others.any(axis=0) & (others != costs[:, 1:2]).any(axis=0)).any():
-        least = np.minimum.accumulate(costs[order, 1])
-        return order[np.concatenate([[True], costs[order[1:], 1] < least[:-1]])] if len(order) else order
+    order, columns = np.lexsort(costs.T[::-1]), list[Floats]()
+    for column in costs.T[1:]:
+        if column.any() and not any(np.array_equal(column, one) for one in columns):
+            columns.append(column)
+    if len(columns) == 2:
+        return order[_mask_staircase(columns[0][order].tolist(), columns[1][order].tolist())]
+    if len(columns) < 2:
+        least = np.minimum.accumulate((columns or [np.zeros(len(costs))])[0][order])
+        return order[np.concatenate([[True], np.diff(least) < 0.0])] if len(order) else order
     kept: list[int] = []
-    cheap = np.empty((len(order), costs.shape[1] - 1))
+    cheap = np.empty((len(order), len(columns)))
+    others = np.column_stack(columns)
     for row in order.tolist():
-        if not (cheap[: len(kept)] <= costs[row, 1:]).all(axis=1).any():
-            cheap[len(kept)] = costs[row, 1:]
+        if not (cheap[: len(kept)] <= others[row]).all(axis=1).any():
+            cheap[len(kept)] = others[row]
             kept.append(row)
     return np.array(kept, dtype=np.int64)
+
+
+def _mask_staircase(first: Sequence[float], second: Sequence[float]) -> NDArray[np.bool_]:
+    """Mask the pairs of which no earlier one is at most as large in both."""
+    mask = np.zeros(len(first), np.bool_)
+    ends, steps = list[float](), list[float]()  # the undominated pairs so far: ends ascend while steps descend
+    for k, (a, b) in enumerate(zip(first, second, strict=True)):
+        place = bisect_right(ends, a)
+        if place and steps[place - 1] <= b:
+            continue
+        mask[k], above = True, place
+        while above < len(steps) and steps[above] >= b:
+            above += 1
+        ends[place:above], steps[place:above] = [a], [b]
+    return mask
 
 
 def find_nearest_row(modes: Modes, mode: PowerMode) -> int:

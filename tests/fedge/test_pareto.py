@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.errors import FedgeError
-from fedge.pareto import build_front, find_nearest_row, front_mask
+from fedge.pareto import build_front, find_nearest_row, find_undominated_rows, front_mask
 from fedge.types import Modes, PowerMode, Predictions
 
 costs = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), max_size=30)
@@ -53,6 +53,23 @@ def test_the_front_of_any_costs_is_what_brute_force_finds_among_the_finite_rows(
     expected = {int(row) for i, row in enumerate(finite) if not beaten(a[finite], b[finite], i)}
 
     assert set(np.flatnonzero(front_mask(a, b)).tolist()) == expected
+
+
+@given(st.integers(1, 4).flatmap(lambda k: st.lists(st.tuples(*[st.integers(0, 3)] * k), max_size=25)), st.booleans())
+def test_rows_that_no_other_undercuts_in_any_cost_are_what_brute_force_finds(rows, repeated):
+    table = np.array([(*row, row[-1]) if repeated else row for row in rows], dtype=np.float64)
+    if not len(table):
+        return
+    expected = {
+        i
+        for i, row in enumerate(rows)
+        if not any(
+            all(a <= b for a, b in zip(one, row, strict=True)) and (one != row or j < i) for j, one in enumerate(rows)
+        )
+    }
+    found = find_undominated_rows(table).tolist()
+    assert set(found) == expected
+    assert found == sorted(found, key=lambda i: rows[i])
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -167,10 +167,11 @@ def _search(problem: JointProblem, limits: JointLimits) -> JointSolution | None:
     """Return the best choice within the limits, or None."""
     if not np.isfinite(limits.power_w):
         return _DeadlineSearch(problem, limits).run()
-    best, low, high = _DeadlineSearch(problem, limits).run(), 0.0, _highest_power_price(problem)
+    free = _DeadlineSearch(problem, limits)
+    best, low, high = free.run(), 0.0, _highest_power_price(problem)
     for _ in range(POWER_PRICES if best is None or best.gap > GAP else 0):
         price = (low + high) / 2.0
-        found = _DeadlineSearch(problem, limits, price).run()
+        found = _DeadlineSearch(problem, limits, price, exactly=free.exactly).run()
         low, high = (price, high) if found is None else (low, price)
         best = _keep_better(best, found)
     return best
@@ -222,11 +223,16 @@ class _Hull:
 
 @dataclass(slots=True, eq=False)
 class _DeadlineSearch:
-    """Best-first search over the deadlines at one price of watts."""
+    """Best-first search over the deadlines at one price of watts.
+
+    Attributes:
+        exactly: The exact choices by the place of the deadline, which do not depend on the price of watts.
+    """
 
     problem: JointProblem
     limits: JointLimits
     power_price: float = 0.0
+    exactly: dict[int, tuple[Ints, Ints] | None] = field(default_factory=dict)
     best: JointSolution | None = None
     hulls: dict[int, _Hull] = field(default_factory=dict)
     inexact: set[int] = field(default_factory=set)
@@ -241,6 +247,7 @@ class _DeadlineSearch:
         last = len(ends_s) - 1
         open_spans = [(self._bound(ends_s, last, from_s[0]), 0, last)]
         most, gap, closed = (MAX_EXACT_DEADLINES, EXACT_GAP, np.inf) if exact else (MAX_DEADLINES, GAP, np.inf)
+        most = MAX_DEADLINES if self.power_price else most  # a price serves the bound; choices are exact without
         while open_spans and len(self.hulls) < most:
             bound, first, last = open_spans[0]
             if not np.isfinite(bound) or (self.best is not None and bound >= self.best.cost * (1.0 - gap)):
@@ -290,13 +297,14 @@ class _DeadlineSearch:
         if np.isfinite(self.problem.spare_j).any():
             reach = _find_reach(self.problem, deadline_s, self.power_price, self.problem.left_j(deadline_s))
             hull = _merge_hulls(self.problem.value, reach)
-        if not self._try(reach, hull):
+        if place not in self.exactly and len(self.problem.value) <= EXACT_CLIENTS:
+            self.exactly[place] = _choose_exactly(self.problem, self.limits, reach)
+        if not self._try(reach, hull, self.exactly.get(place)):
             self.inexact.add(place)
 
-    def _try(self, reach: _Reach, hull: _Hull) -> bool:
+    def _try(self, reach: _Reach, hull: _Hull, exactly: tuple[Ints, Ints] | None) -> bool:
         """Make the best choice at a deadline the best of all, if it is; return whether it is exactly the best there."""
         problem, limits = self.problem, self.limits
-        exactly = _choose_exactly(problem, limits, reach) if len(problem.value) <= EXACT_CLIENTS else None
         if exactly is not None:
             option, mode = exactly
         else:
