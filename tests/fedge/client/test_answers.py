@@ -71,6 +71,7 @@ def experiment(folder: Path, norm: str = "nn.Identity()", memory_mb: float = 50_
             "fleet": [{"device": "orin-nano", "name": "board", "memory_mb": memory_mb}],
             "workload": {
                 "task": str(task), "cost": "resnet18-imagenet", "batch_size": 16, "local_epochs": 1, "memory": memory,
+                "optimizer_state": 1.0,
             },
             "exploration": {"share": 0.0},
             "seed": 3,
