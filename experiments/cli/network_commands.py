@@ -234,7 +234,7 @@ def network(
     max_slowdown: Annotated[
         float, typer.Option(help="Largest time of the chosen mode, as a multiple of MAXN's.")
     ] = 1.05,
-    confidence: Annotated[float, typer.Option(help="Probability with which the chosen mode keeps it.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Probability with which a limit is met.")] = 0.95,
     profiles: Annotated[
         Path | None,
         typer.Option(
