@@ -6,7 +6,8 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fedge-setup
-JOBS ?= 2
+# Two cores are a quarter idle with two: tests wait for the processes that they start.
+JOBS ?= 3
 # Folder of recorded measurements, if available; tests and calibrations that need them are skipped otherwise.
 FEDGE_PROFILES ?= $(if $(wildcard ../shared/profiles/.),$(abspath ../shared/profiles))
 export FEDGE_PROFILES
