@@ -118,8 +118,9 @@ def build_availability(experiment: Experiment) -> FleetAvailability:
 def describe_memory_terms(experiment: Experiment, board: FleetBoard) -> str:
     """Return as text what decides whether a training step fits into a board's memory; equal texts, equal terms."""
     entry = board.entry.model_dump(include={"device", "memory_mb", "cost", "width", "serving"})
-    workload = experiment.workload.model_dump(include={"task", "cost", "batch_size", "network", "memory"})
-    return json.dumps([entry, workload, experiment.strategy.name, [mod.name for mod in experiment.mods]])
+    of_step = {"task", "cost", "batch_size", "network", "memory", "mixed_precision", "optimizer_state"}
+    workload, strategy = experiment.workload.model_dump(include=of_step), experiment.strategy.model_dump()
+    return json.dumps([entry, workload, strategy, [mod.name for mod in experiment.mods]])
 
 
 def get_charge(board: FleetBoard, history: ClientHistory | None) -> BatteryCharge | None:
