@@ -160,6 +160,8 @@ def advance_to_available(availability: FleetAvailability, fleet: FleetState, num
     at_s = min(availability.next_times_s(fleet).values(), default=None)
     if at_s is None:
         why = "all are away for good, too empty, or nothing fits into their memory"
+        if any(isinstance(one, LowSignalStart) for one in availability.presences.values()):
+            why += f", or their signal stays above the threshold of {EXCESS_SELECTOR}"
         raise RunFailed(f"round {number}: no board can be asked, now or later; {why}")
     if at_s == fleet.clock_s:
         return ClockAdvance(fleet)
