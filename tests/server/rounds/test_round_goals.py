@@ -258,7 +258,7 @@ def test_if_no_battery_has_enough_all_wait_for_the_charger_or_the_run_fails(char
     if not charging_w:
         with pytest.raises(
             RunFailed,
-            match=r"round 1: no client that is here has the charge for any part of its steps, nor will .*a larger battery",
+            match=r"round 1: no client that is here has the charge for any part of its steps, nor .* a larger battery",
         ):
             play(Learners(), tables, fleet=fleet)
         return

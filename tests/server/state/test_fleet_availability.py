@@ -70,7 +70,7 @@ def test_a_fedzero_like_round_waits_for_a_zone_of_low_signal(tmp_path):
     assert waiting.available(fleet(150.0)) == ("nano-1",)
     assert waiting.departure_times_s(150.0) == {}
     assert waiting.available(fleet(200.0)) == ("b-1",)
-    with pytest.raises(RunFailed, match="no board can be asked, now or later; .* above the threshold of fedzero-like"):
+    with pytest.raises(RunFailed, match=r"no board can be asked, now or later; .* above the threshold of fedzero-like"):
         advance_to_available(waiting, fleet(300.0), 1)
 
 
