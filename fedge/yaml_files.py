@@ -166,11 +166,7 @@ def validate_fields(
     fields = {format_field("", _trim_location(_list_steps(one), given)).removeprefix(": "): None for one in errors}
     # A list is wrong as a whole, too, if one of its entries is.
     parts = {field: (f"{field}.", f"{field}[") for field in fields}
-    others = [
-        field
-        for field in fields
-        if not first.where.endswith(field) and not any(one.startswith(parts[field]) for one in fields)
-    ]
+    others = [field for field in list(fields)[1:] if field and not any(one.startswith(parts[field]) for one in fields)]
     also = f". Also wrong: {', '.join(others[:MAX_OTHERS])}{', ...' if len(others) > MAX_OTHERS else ''}"
     raise BadInput(first.where, first.got, first.right + (also if others else ""))
 

@@ -119,11 +119,8 @@ def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = 
         runs = [build_run_experiment(experiment, policy, seed, options.rounds) for seed in range(1, options.seeds + 1)]
         _check_experiment(runs[0], options.config, engine)
         jobs += [FleetStudyJob(run, options.steps, engine) for run in runs]
-        if (
-            options.engine is None
-            and engine != "columns"
-            and (faster := describe_faster_engine(runs[0], options.config))
-        ):
+        is_free = options.engine is None and engine != "columns"
+        if is_free and (faster := describe_faster_engine(runs[0], "`--engine columns`")):
             note(f"{name}: {faster}")
     return FleetStudy(tuple(jobs))
 

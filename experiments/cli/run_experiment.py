@@ -189,7 +189,8 @@ def _list_start_notes(experiment: Experiment, config: Path) -> Iterator[str]:
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
         yield f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
-    if experiment.workload.task == NULL_TASK and (faster := describe_faster_engine(experiment, config)):
+    columns = f"`fedge study fleet {config} --engine columns --rounds {experiment.rounds}` with the same --set"
+    if experiment.workload.task == NULL_TASK and (faster := describe_faster_engine(experiment, columns)):
         yield f"note: {faster}"
 
 

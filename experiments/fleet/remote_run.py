@@ -43,6 +43,8 @@ def pack_experiment(experiment: Experiment) -> bytes:
     record["plugins"] = [f"{PLUGINS}/{Path(plugin).name}" for plugin in experiment.plugins]
     if experiment.workload.task.endswith(".py"):
         record["workload"]["task"] = sent(experiment.workload.task)
+    if experiment.signal is not None:
+        record["signal"]["trace"] = sent(experiment.signal.trace)
     for raw, entry in zip(record["fleet"], experiment.fleet, strict=True):
         raw["references"] = [sent(path) for path in entry.references]
         if entry.device.endswith((".yaml", ".yml")):

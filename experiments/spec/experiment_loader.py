@@ -102,8 +102,9 @@ def build_experiment(
     changes = _keep_own_options(list(overrides))
     _drop_policy_options(raw, changes, note)
     _drop_backend_keys(raw, changes, note)
-    for key, value in changes:
+    for key, _ in changes:  # before any is set: what the user gives is never stale
         _drop_stale_layers(raw, key)
+    for key, value in changes:
         set_field(raw, key, value, option)
     with blame_overrides(path, [key for key, _ in changes], option):
         _drop_narrow_width(raw, path)

@@ -31,7 +31,15 @@ from fedge.costs.memory.step_need import (
 from fedge.decisions.planning import JOINT_POLICY
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
-from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, ServingSpec, WorkloadSpec
+from fedge.experiment import (
+    DEFAULT_WIDTHS,
+    Experiment,
+    FleetEntry,
+    MemorySpec,
+    ServingSpec,
+    StrategySpec,
+    WorkloadSpec,
+)
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import compute_step_s
 from fedge.protocols import LearningTask
@@ -219,8 +227,12 @@ def describe_training_setup(experiment: Experiment, entry: FleetEntry) -> Traini
     state = work.optimizer_state
     if state is None:
         state = MOST_OPTIMIZER_STATE if assumed else MEASURED_SETUP.optimizer_state
-    starts = 1.0 if experiment.strategy.options.get("proximal_mu") else 0.0
+    starts = 1.0 if _is_proximal(experiment.strategy) else 0.0
     return TrainingSetup(state + starts, mixed=work.mixed_precision or priced_mixed, assumed=assumed)
+
+
+def _is_proximal(strategy: StrategySpec) -> bool:
+    return bool(strategy.options.get("proximal_mu")) or (strategy.wraps is not None and _is_proximal(strategy.wraps))
 
 
 def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) -> LayerWork:

@@ -152,7 +152,7 @@ def _poll_source(source: ViewSource, before: FleetView, before_json: bytes) -> t
     try:
         after = source.view()
     except Exception as error:  # noqa: BLE001  edge of the process: shown on the page, which goes on
-        problem = f"{describe_error(error)}"
+        problem = describe_error(error)
         if problem != before.problem:
             logger.warning("the source cannot be read: %s", problem)
         after = replace(before, problem=problem)

@@ -173,7 +173,7 @@ class Coordinator(RunLoop):
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:
         """Advance the clock until a client is available and can work, select the clients, and plan the round."""
-        number, waited = state.round + 1, NO_ENERGY
+        number, waited, charged_s = state.round + 1, NO_ENERGY, dict[str, float]()
         late = self._take_late_replies(state.fleet, state.pending, state, aggregator)
         free = self._exclude_busy(availability, number)
         fleet, since_s = late.fleet, state.fleet.clock_s
@@ -182,7 +182,14 @@ class Coordinator(RunLoop):
             self.tables.append(advance.events)
             fleet, waited = advance.fleet, waited + advance.waited
             fleet = apply_late_reports(fleet, late.pending, after_s=since_s, until_s=fleet.clock_s)
-            selection = select_round_clients(self.experiment, free, fleet, state)
+            since_s = fleet.clock_s
+            offered = free.exclude({name for name, time_s in charged_s.items() if time_s > since_s})
+            if not offered.available(fleet):
+                times_s = (*charged_s.values(), *offered.next_times_s(fleet).values())
+                fleet, drawn = self._wait_for_charge(free, fleet, min(t for t in times_s if t > since_s), number)
+                waited += drawn
+                continue
+            selection = select_round_clients(self.experiment, offered, fleet, state)
             plan = plan_round(
                 self.experiment.policy,
                 fleet.fronts,
@@ -196,20 +203,19 @@ class Coordinator(RunLoop):
                 return RoundOpening(
                     number, fleet=fleet, pending=late.pending, selection=selection, plan=plan, waited=waited
                 )
-            since_s = fleet.clock_s
-            fleet, drawn = self._wait_for_charge(free, fleet, plan, number)
-            waited += drawn
+            charged_s |= dict.fromkeys(selection.boards, since_s + plan.wait_s)
 
     def _wait_for_charge(
-        self, availability: FleetAvailability, fleet: FleetState, plan: FleetPlan, number: int
+        self, availability: FleetAvailability, fleet: FleetState, until_s: float, number: int
     ) -> tuple[FleetState, EnergyUse]:
-        """Let all idle until a battery has enough for a part; raise ``RunFailed`` if that will never be."""
-        wait_s = plan.wait_s
-        if wait_s is None or not math.isfinite(wait_s):
-            raise RunFailed(f"round {number}: no client can work. {plan.why} Give them a larger battery or charging_w")
-        message = f"{plan.why} All wait for {wait_s:.0f} s until one has enough."
+        """Let all idle until a battery has enough for a part, or another client comes; raise ``RunFailed`` if never."""
+        lack = "no client that is here has the charge for any part of its steps"
+        if not math.isfinite(until_s):
+            right = "give the boards a larger battery or more charging_w, or add clients on mains"
+            raise RunFailed(f"round {number}: {lack}, nor will one ever; {right}")
+        message = f"{lack}: all wait for {until_s - fleet.clock_s:.0f} s"
         self.tables.append([EventRow(fleet.clock_s, round=number, board=None, kind="waited", message=message)])
-        return charge_idle_clients(availability, fleet, availability.names, fleet.clock_s + wait_s)
+        return charge_idle_clients(availability, fleet, availability.names, until_s)
 
     def _build_joint_context(
         self,

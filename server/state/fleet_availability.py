@@ -118,8 +118,9 @@ def build_availability(experiment: Experiment) -> FleetAvailability:
 def describe_memory_terms(experiment: Experiment, board: FleetBoard) -> str:
     """Return as text what decides whether a training step fits into a board's memory; equal texts, equal terms."""
     entry = board.entry.model_dump(include={"device", "memory_mb", "cost", "width", "serving"})
-    workload = experiment.workload.model_dump(include={"task", "cost", "batch_size", "network", "memory"})
-    return json.dumps([entry, workload, experiment.strategy.name, [mod.name for mod in experiment.mods]])
+    of_step = {"task", "cost", "batch_size", "network", "memory", "mixed_precision", "optimizer_state"}
+    workload, strategy = experiment.workload.model_dump(include=of_step), experiment.strategy.model_dump()
+    return json.dumps([entry, workload, strategy, [mod.name for mod in experiment.mods]])
 
 
 def get_charge(board: FleetBoard, history: ClientHistory | None) -> BatteryCharge | None:
@@ -159,6 +160,8 @@ def advance_to_available(availability: FleetAvailability, fleet: FleetState, num
     at_s = min(availability.next_times_s(fleet).values(), default=None)
     if at_s is None:
         why = "all are away for good, too empty, or nothing fits into their memory"
+        if any(isinstance(one, LowSignalStart) for one in availability.presences.values()):
+            why += f", or their signal stays above the threshold of {EXCESS_SELECTOR}"
         raise RunFailed(f"round {number}: no board can be asked, now or later; {why}")
     if at_s == fleet.clock_s:
         return ClockAdvance(fleet)

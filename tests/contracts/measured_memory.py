@@ -45,6 +45,17 @@ class MeanScores(nn.Module):
         return self.head((y[0] if isinstance(y, tuple) else y).mean(1))
 
 
+class WordScores(nn.Module):
+    """A score per word and position, far more than its other activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 64), nn.Linear(64, 2_000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).relu()).transpose(1, 2)
+
+
 def _build_convolutions() -> nn.Module:
     conv, more = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 3)
     first = (conv, nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2))
@@ -68,6 +79,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "gated": (lambda: MeanScores(nn.GRU(32, 48, batch_first=True), 48), (16, 32)),
     "long short-term": (lambda: MeanScores(nn.LSTM(32, 48, batch_first=True), 48), (16, 32)),
     "adapted": (_build_adapted, (16, 32)),
+    "scores of words": (WordScores, (16, 64)),
 }
 FUSED = {"torch's attention", "gated", "long short-term"}
 """Networks of which a fused kernel of this machine keeps another number of bytes than the operators in it."""
@@ -107,7 +119,8 @@ def measure_peak_bytes(
     task = TrainingTask("measured", "", lambda _: module, cross_entropy, None, None, optimizer)
     options = TrainingOptions(2, batch_size, 1e-3, mixed=mixed)
     descent = make_optimizer(module, task, options)
-    samples, labels = torch.randn(batch_size, *shape), torch.randint(0, CLASSES, (batch_size,))
+    samples = torch.randn(batch_size, *shape)
+    labels = torch.randint(0, CLASSES, (batch_size, *module(samples).shape[2:]))
     descent.step(samples, labels)
     before = sum(map(_bytes_of, (*module.parameters(), *_list_state(descent))))
     # Gradients of the first step are freed at the start of the second.

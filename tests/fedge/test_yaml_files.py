@@ -126,6 +126,7 @@ def test_a_short_pair_and_a_key_that_is_no_text_are_named(content, message):
 
 
 class Ranged(BaseModel):
+    most_share: Annotated[float, Field(gt=0)] = 1.0
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     count: Annotated[int, Field(ge=1, le=2**31)] = 1
     parts: tuple[Annotated[int, Field(ge=1, le=9)], ...] = ()
@@ -142,6 +143,7 @@ class Ranged(BaseModel):
             {"share": 2, "count": 0, "parts": [0]},
             "share: got 2; more than 0 and at most 1. Also wrong: count, parts[0]",
         ),
+        ({"most_share": 0, "share": 2}, "most_share: got 0; more than 0. Also wrong: share"),
     ],
 )
 def test_a_range_is_told_with_both_ends_unless_one_is_far(content, right):

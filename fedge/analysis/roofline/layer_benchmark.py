@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedge.analysis.roofline.kernel_timing import BenchmarkKernel, KernelTimer
-from fedge.costs.gpu_rates import OPTIMISER_PASSES
+from fedge.costs.gpu_rates import count_optimiser_passes
 from fedge.costs.layers.network_cost import ELEMENT_BYTES, Shape
 
 if TYPE_CHECKING:
@@ -25,9 +25,11 @@ LayerStep = Literal["infer", "train", "update"]
 LAYER_BATCHES = {"cpu": (1, 8), "cuda": (8, 128)}
 """Batch sizes by device: the smaller is near launching alone on a GPU, the larger keeps it busy."""
 UPDATED_WEIGHTS = 4_000_000
-OPTIMISERS: Mapping[str, tuple[float, float]] = {"SGD": (4.0, OPTIMISER_PASSES), "Adam": (12.0, 7.0)}
-"""FLOP per weight and passes over the weights of an update: SGD with momentum, and Adam, which reads weight, gradient
-and two moments, and writes all but the gradient."""
+OPTIMISERS: Mapping[str, tuple[float, float]] = {
+    "SGD": (4.0, count_optimiser_passes(1.0)),
+    "Adam": (12.0, count_optimiser_passes(2.0)),
+}
+"""FLOP per weight and passes over the weights of an update: SGD with momentum, and Adam with two moments."""
 WORDS = 10_000
 REFERENCE_KIND = "convolution 3x3"
 """Kind with whose FLOP/s the others' are compared: the price of layers knows shares of it."""

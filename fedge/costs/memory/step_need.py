@@ -292,16 +292,13 @@ def _activations_mb(network: NetworkCost, batch_size: int, mb: Mapping[str, floa
     Of networks of the measured kind they are fitted, of others counted where autograd said what it keeps. Without that,
     mixed precision is not taken to need less.
     """
-    saved, mixed_saved = network.saved_bytes(mixed=False), network.saved_bytes(mixed=True)
-    kept_mb = mb["outputs"] + mb["inputs"]
-    if saved is not None and not _is_known(network):
+    saved, kept = network.saved_bytes(mixed=False), network.saved_bytes(mixed=mixed)
+    share = kept / saved if saved and kept is not None else 1.0
+    kept_mb = share * (mb["outputs"] + mb["inputs"])
+    if kept is not None and not _is_known(network):
         scores = next((math.prod(layer.output) for layer in reversed(network.layers) if layer.output), 0)
-        kept_mb = batch_size * (saved + KEPT_SCORE_BYTES[mixed] * scores) / 1e6
-    needed_mb = kept_mb + mb["largest"]
-    if not mixed:
-        return needed_mb
-    share = mixed_saved / saved if saved and mixed_saved is not None else 1.0
-    return share * needed_mb + network.half_weight_bytes / 1e6
+        kept_mb = batch_size * (kept + KEPT_SCORE_BYTES[mixed] * scores) / 1e6
+    return kept_mb + share * mb["largest"] + (network.half_weight_bytes / 1e6 if mixed else 0.0)
 
 
 def _step_s(

@@ -22,7 +22,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -345,14 +344,13 @@ def check_columns(experiment: Experiment) -> None:
         raise BadInput(field, got, f"{right}, or --engine coordinator: columns do not play this")
 
 
-def describe_faster_engine(experiment: Experiment, config: Path) -> str | None:
+def describe_faster_engine(experiment: Experiment, command: str) -> str | None:
     """Return a note with the command for columns, if they play an experiment that takes a coordinator over a minute."""
     clients, rounds = count_clients(experiment), experiment.rounds
     seconds = COORDINATOR_S * rounds * (experiment.selection.count or clients)
     if seconds < LONG_S or any(True for _ in _list_unsupported(experiment)):
         return None
-    command = f"fedge study fleet {config} --engine columns --rounds {rounds}"
-    return f"{clients:,} boards take about {seconds / 60:.0f} min here; `{command}` simulates such fleets in seconds"
+    return f"{clients:,} boards take about {seconds / 60:.0f} min here; {command} simulates such fleets in seconds"
 
 
 def _list_unsupported(experiment: Experiment) -> Iterator[tuple[str, str, str]]:

@@ -28,6 +28,7 @@ from experiments.fleet.inventory import InventoryHost
 from experiments.fleet.remote_run import EXPERIMENT, pack_experiment
 from experiments.fleet.server_connection import ServerConnection
 from experiments.spec.experiment_loader import load_experiment
+from fedge.devices.energy_signal import build_signal
 from fedge.errors import BadInput, RunFailed
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
@@ -144,6 +145,17 @@ def experiment(folder: Path, rounds: int = 1, **more: object) -> bytes:
     record = {"backend": "fleet", "rounds": rounds, "fleet": [{"device": "nano"}], **more}
     (folder / "exp.yaml").write_text(yaml.safe_dump(record), encoding="utf-8")
     return pack_experiment(load_experiment(folder / "exp.yaml"))
+
+
+def test_the_file_of_a_signal_goes_along(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    (here / "carbon.csv").write_text("at_s,all\n0,360\n", encoding="utf-8")
+    packed = experiment(here, signal="carbon.csv")
+    (here / "carbon.csv").unlink()
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        tar.extractall(there, filter="data")
+    assert build_signal(load_experiment(there / EXPERIMENT)).zones.mean == 360.0
 
 
 def silent(_line: str) -> None:

@@ -90,6 +90,8 @@ def test_the_state_of_a_task_file_s_optimiser_is_counted(tmp_path, text, state):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(saved))
     changed = load_experiment(tmp_path / "run.yaml", ["workload.task=digits-cnn"])
     assert changed.workload.optimizer_state is None
+    given = load_experiment(tmp_path / "run.yaml", ["workload.optimizer_state=0.5", "workload.task=digits-cnn"])
+    assert given.workload.optimizer_state == 0.5
 
 
 def test_a_plan_that_cannot_be_read_names_the_experiment(tmp_path):

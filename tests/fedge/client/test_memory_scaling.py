@@ -133,3 +133,12 @@ def test_a_step_needs_what_its_optimiser_and_precision_keep(task, work, strategy
     assert plain is not None
     assert (need == plain.estimate_need(scaling.requested)) is (state == 1.0)
     assert ("(assumed)" in need.source) is assumed
+
+
+def test_the_start_that_a_wrapped_fedprox_keeps_counts_too():
+    entry, inner = FleetEntry(device="nano"), StrategySpec(name="FedProx", options={"proximal_mu": 0.1})
+    outer = StrategySpec(name="DifferentialPrivacyServerSideFixedClipping", wraps=inner)
+    workload = WorkloadSpec(cost="resnet50-tinyimagenet224", batch_size=8)
+    scaling = build_scaling_context(Experiment(fleet=(entry,), workload=workload, strategy=outer), entry, NANO, bool)
+    assert scaling is not None
+    assert scaling.setup.optimizer_state == 2.0

@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from fedge.decisions.planning.progress_model import NO_ROUNDS, SHAPES
 from fedge.errors import RunFailed
 from fedge.experiment import (
+    AvailabilitySpec,
     BatterySpec,
     CompressionSpec,
     Experiment,
     FleetEntry,
     LateReplySpec,
     PolicySpec,
+    SelectionSpec,
     SignalSpec,
 )
 from fedge.flower.update_codec import PREFIX, encode_answer
@@ -256,16 +258,38 @@ def test_if_no_battery_has_enough_all_wait_for_the_charger_or_the_run_fails(char
     if not charging_w:
         with pytest.raises(
             RunFailed,
-            match=r"round 1: no client can work. Without the charge for any part: 1. Give them a larger",
+            match=r"round 1: no client that is here has the charge for any part of its steps, nor .* a larger battery",
         ):
             play(Learners(), tables, fleet=fleet)
         return
     state = play(Learners(), tables, fleet=fleet)
     assert state.round == 4
-    assert "All wait for" in said(tables, "waited")[0]
+    assert "all wait for" in said(tables, "waited")[0]
     rounds = [row for row in tables.rows if isinstance(row, RoundRow)]
     assert rounds[0].start_s > 0.0
     assert rounds[0].resting_energy_j == pytest.approx(IDLE_W * rounds[0].start_s)
+
+
+FLAT = BatterySpec(capacity_wh=0.1, charge=0.11, floor=0.1)
+
+
+def test_others_work_if_the_selected_boards_will_never_have_the_charge():
+    fleet = (FleetEntry(device="nano", name="fast", count=3, battery=FLAT), FleetEntry(device="nano", name="slow"))
+    tables = MemoryTables()
+    assert play(Learners(), tables, fleet=fleet, selection=SelectionSpec(name="random", count=1)).round == 4
+    assert {row.board for row in tables.rows if isinstance(row, ClientRow)} == {"slow-1"}
+    assert not said(tables, "waited")
+
+
+def test_boards_that_will_never_have_the_charge_wait_for_one_that_is_away(tmp_path):
+    path = tmp_path / "presence.csv"
+    path.write_text("board,on_s,off_s\nslow-1,500,\n")
+    away = FleetEntry(device="nano", name="slow", availability=AvailabilitySpec(trace=str(path)))
+    fleet, tables = (FleetEntry(device="nano", name="fast", count=3, battery=FLAT), away), MemoryTables()
+    assert play(Learners(), tables, fleet=fleet).round == 4
+    rounds = [row for row in tables.rows if isinstance(row, RoundRow)]
+    assert rounds[0].start_s == 500.0
+    assert len(said(tables, "waited")) == 1
 
 
 def test_a_board_of_dear_energy_does_less_and_the_rounds_row_has_the_cost(tmp_path):

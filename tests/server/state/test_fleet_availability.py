@@ -13,6 +13,8 @@ from fedge.experiment import (
     ModSpec,
     SelectionSpec,
     SignalSpec,
+    StrategySpec,
+    WorkloadSpec,
 )
 from server.state.checkpoint import ClientHistory, FleetState
 from server.state.fleet_availability import (
@@ -68,7 +70,7 @@ def test_a_fedzero_like_round_waits_for_a_zone_of_low_signal(tmp_path):
     assert waiting.available(fleet(150.0)) == ("nano-1",)
     assert waiting.departure_times_s(150.0) == {}
     assert waiting.available(fleet(200.0)) == ("b-1",)
-    with pytest.raises(RunFailed, match="round 1: no board can be asked, now or later"):
+    with pytest.raises(RunFailed, match=r"no board can be asked, now or later; .* above the threshold of fedzero-like"):
         advance_to_available(waiting, fleet(300.0), 1)
 
 
@@ -108,12 +110,26 @@ def test_a_battery_that_idles_away_before_its_board_is_there_again_does_not_coun
     assert next_s(traced, fleet(5_001.0, **low)) is None
 
 
-@pytest.mark.parametrize("changed", [{"width": 0.5}, {"memory_mb": 4000.0}, {"cost": "vit-b16-cifar10"}, "mods"])
+PROXIMAL = StrategySpec(name="FedProx", options={"proximal_mu": 0.1})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"fleet": {"width": 0.5}},
+        {"fleet": {"memory_mb": 4000.0}},
+        {"fleet": {"cost": "vit-b16-cifar10"}},
+        {"mods": ()},
+        {"strategy": StrategySpec(name="FedProx", options={"proximal_mu": 0.0})},
+        {"workload": WorkloadSpec(mixed_precision=True)},
+        {"workload": WorkloadSpec(optimizer_state=0.0)},
+    ],
+)
 def test_a_board_on_which_nothing_fits_is_asked_again_once_that_may_have_changed(changed):
     entry = FleetEntry(device="nano", name="nano", count=2)
-    before = Experiment(fleet=(entry,), mods=(ModSpec(name="fixedclipping_mod"),))
+    before = Experiment(fleet=(entry,), mods=(ModSpec(name="fixedclipping_mod"),), strategy=PROXIMAL)
     left_out = ClientHistory(unfit_terms=build_availability(before).memory_terms["nano-1"])
-    update = {"mods": ()} if changed == "mods" else {"fleet": (entry.model_copy(update=changed),)}
+    update = {"fleet": (entry.model_copy(update=changed["fleet"]),)} if "fleet" in changed else changed
 
     assert build_availability(before).available(fleet(5.0, nano_1=left_out)) == ("nano-2",)
     asked = build_availability(before.model_copy(update=update)).available(fleet(5.0, nano_1=left_out))
