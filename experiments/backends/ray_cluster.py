@@ -1,4 +1,4 @@
-"""What runs need of the Ray cluster at RAY_ADDRESS: its dashboard, and machines that all read the same app.
+"""The Ray cluster at RAY_ADDRESS, as far as runs need it: its dashboard, and machines that all read the same app.
 
 A subprocess finds the dashboard; it is killed if it does not finish in time.
 """
@@ -47,20 +47,28 @@ def check_machines(app: Path) -> int:
 
         own, asked, cores = describe_package(app), {}, 0
         task = ray.remote(num_cpus=0)(_make_remote_function())
-        for node in ray.nodes():
-            if node["Alive"] and node["Resources"].get("CPU", 0.0) >= 1.0:
-                cores += int(node["Resources"]["CPU"])
-                place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                asked[task.options(scheduling_strategy=place).remote(str(app))] = node["NodeManagerHostname"]
-        for reference, machine in asked.items():
+        for node in _list_machines():
+            place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            asked[task.options(scheduling_strategy=place).remote(str(app))] = node
+        for reference, node in asked.items():
             try:
                 found = ray.get(reference, timeout=MACHINE_WITHIN_S)
             except ray.exceptions.RayError as error:
+                if node["NodeID"] not in {one["NodeID"] for one in _list_machines()}:
+                    continue  # Ray notices seconds later that a machine is gone
                 found = f"no answer ({one_line(error)})"
             if found != own:
                 right = f"{own}, as in {app} here: all machines must see the run folder under this path"
-                raise BadInput(MACHINES_FIELD, f"{found} on {machine}", right)
+                raise BadInput(MACHINES_FIELD, f"{found} on {node['NodeManagerHostname']}", right)
+            cores += int(node["Resources"]["CPU"])
         return cores
+
+
+def _list_machines() -> list[dict[str, Any]]:
+    """Return Ray's descriptions of the machines with a core for clients."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0.0) >= 1.0]
 
 
 def _make_remote_function() -> Callable[[str], str]:
