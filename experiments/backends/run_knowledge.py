@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -118,6 +119,8 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
     Raises:
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.
     """
+    (run / RECALLED).unlink(missing_ok=True)  # of a start that was killed, which may have had other knowledge
+    shutil.rmtree(run / KNOWLEDGE, ignore_errors=True)
     folder, boards = find_folder(experiment, run), list_boards(experiment)
     clients: Sequence[ClientIdentity] = [identify_client(experiment, board) for board in boards]
     real = experiment.backend == REAL

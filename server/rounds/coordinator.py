@@ -184,7 +184,7 @@ class Coordinator(RunLoop):
             fleet = apply_late_reports(fleet, late.pending, after_s=since_s, until_s=fleet.clock_s)
             since_s = fleet.clock_s
             offered = free.exclude({name for name, time_s in charged_s.items() if time_s > since_s})
-            if not offered.available(fleet):
+            if charged_s and not offered.available(fleet):
                 times_s = (*charged_s.values(), *offered.next_times_s(fleet).values())
                 fleet, drawn = self._wait_for_charge(free, fleet, min(t for t in times_s if t > since_s), number)
                 waited += drawn

@@ -106,6 +106,14 @@ def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(t
     assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
 
 
+def test_a_start_recalls_nothing_of_one_that_was_killed_in_its_folder(table, tmp_path):
+    recall_for_run(load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{table}]"]), tmp_path, name="a", now=NOW)
+    assert read_run_knowledge(tmp_path).own
+
+    recall_for_run(load_experiment(Path("exp.yaml"), ["knowledge=none"]), tmp_path, name="b", now=NOW)
+    assert not read_run_knowledge(tmp_path).own
+
+
 def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(fedge, table, tmp_path):
     what = ("--board", "nano", "--workload", WORK)
     assert fedge("predict", "fit", str(table), *what, "--out", "nano.safetensors").code == 0
