@@ -65,7 +65,7 @@ class BatterySpec(_SpecModel):
 
 
 class SignalSpec(_SpecModel):
-    """What a kWh costs, or the carbon that it stands for, over time.
+    """Price or carbon of a kWh over time.
 
     Attributes:
         trace: Path of a CSV file with the columns ``at_s``, on the fleet's clock from 0, and one per zone. A line holds

@@ -78,7 +78,7 @@ def predict_memory(
     known = find_known_network(model) if input_shape is None else None
     network = known or load_network_cost(model, parse_input_shape(input_shape))
     spec = catalogue.find(device)
-    return predict_network_memory(network, spec, batch_size, usable_mb(spec), setup)
+    return predict_network_memory(network, spec, batch_size, limit_mb=usable_mb(spec), setup=setup)
 
 
 def predict_network_memory(

@@ -56,7 +56,7 @@ class CostEvidence:
                 return cost_at_batch_size(own, work.batch_size)
             except BadInput:  # too far from every batch size that was measured
                 pass
-        return estimate_network_cost(device, work, self.specs, self.calibrated, self.timed)
+        return estimate_network_cost(device, work, self.specs, calibrated=self.calibrated, timed=self.timed)
 
     def _list_own_batches(self, device: DeviceSpec, work: Workload) -> list[CostProfile]:
         """Return the profiles of inferring the same network on the board, ascending in batch size."""

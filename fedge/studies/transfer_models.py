@@ -292,7 +292,7 @@ def judge_layers(judged: JudgedTable, left_out: LeftOut) -> Iterator[TransferRow
     errors = rotate_predictions(evidence, evidence.find_left_out(spec, work))
 
     def choose(allowed: Predictions, maxn: int) -> int:
-        margin = errors.compute_margin(cost, table.maxn, table.modes, maxn, CHOICE_CONFIDENCE)
+        margin = errors.compute_margin(cost, table.maxn, table.modes, maxn_row=maxn, confidence=CHOICE_CONFIDENCE)
         return choose_with_margin(margin)(allowed, maxn)
 
     yield from map(mark_refusal, score_modes(blank, table, found, choose))

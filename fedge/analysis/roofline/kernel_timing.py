@@ -60,4 +60,4 @@ class KernelTimer:
             laps.append(self.now_s() - lap_s)
         ended_j = self.meter()
         joules = None if began_j is None or ended_j is None or ended_j <= began_j else (ended_j - began_j) / len(laps)
-        return KernelPoint(kernel.name, kernel.flop, kernel.bytes, statistics.median(laps), joules)
+        return KernelPoint(kernel.name, kernel.flop, kernel.bytes, seconds=statistics.median(laps), joules=joules)

@@ -75,7 +75,7 @@ def measure_layers(timer: KernelTimer, where: str, seconds: float) -> tuple[Laye
         _measure_layer(timer, kernel, share_s, sample=sample, batch_size=size, step=step)
         for kind, (build, sample) in layers.items()
         for size in batches
-        for step, kernel in _generate_steps(kind, build, sample, size, device)
+        for step, kernel in _generate_steps(kind, build, sample=sample, batch_size=size, device=device)
     ]
     return (*found, *(_measure_layer(timer, kernel, share_s) for kernel in _generate_updates(device)))
 

@@ -289,7 +289,7 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
     lines = compute_rooflines(constants, basis.modes, intensity)
     batch = build_roofline_batch(network, options.batch_size, options.kind)
     refusal = _find_missing_measurement(basis, network, options)
-    priced = _price_modes(basis, network, options, batch, lines)
+    priced = _price_modes(basis, network, options, batch=batch, lines=lines)
     choose = partial(
         choose_within_slowdown,
         basis.modes,
@@ -342,14 +342,14 @@ def _price_modes(
     evidence = CostEvidence(calibrated, load_timed_steps(), load_catalogue())
     cost, errors = evidence.predict(spec, work), rotate_predictions(evidence, evidence.find_left_out(spec, work))
     step_s, power_w = (f(cost.coefficients, spec.maxn, basis.modes) for f in (compute_step_s, compute_power_w))
-    margin = errors.compute_margin(cost, spec.maxn, basis.modes, basis.maxn_row, options.confidence)
+    margin = errors.compute_margin(cost, spec.maxn, basis.modes, maxn_row=basis.maxn_row, confidence=options.confidence)
     source = "its measured batch sizes" if errors.left_out == "batch" else "the network's layers"
     return _PricedModes(
         replace(times, total_s=step_s),
-        step_s * power_w,
-        margin,
-        _describe_promise(options, errors),
-        f"Times, powers and choice are those of {source}. ",
+        joules=step_s * power_w,
+        margin=margin,
+        promise=_describe_promise(options, errors),
+        source=f"Times, powers and choice are those of {source}. ",
     )
 
 

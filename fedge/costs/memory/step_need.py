@@ -197,7 +197,7 @@ precision."""
 
 @dataclass(frozen=True, slots=True)
 class TrainingSetup:
-    """What a step needs beside what its network and batch say; by default the SGD with momentum that was measured.
+    """The optimiser and precision of a step; by default the SGD with momentum in fp32 that was measured.
 
     Attributes:
         optimizer_state: Elements kept per trained parameter between steps: 1 for momentum or the start of FedProx, 2
@@ -253,7 +253,7 @@ def predict_step_need(
     batch = np.array([float(batch_size)])
     known, here = _is_known(network), device.name == calibration.board
     terms = compute_memory_terms(layers, batch)[0] * calibration.memory.coefficients
-    memory_mb, own_share = _memory_mb(calibration.memory, network, batch_size, terms, setup)
+    memory_mb, own_share = _memory_mb(calibration.memory, network, batch_size, terms=terms, setup=setup)
     step_s = _step_s(calibration.time, device=device, network=network, layers=layers, batch=batch, setup=setup)
     certain = known and not setup.mixed
     spreads = _combine_spreads(calibration, known=certain, here=here, own_share=own_share)

@@ -206,7 +206,7 @@ def build_problem(
     weights = np.array([context.weights.get(board, usual) for board in columns.boards])
     offers = {option.width: [_find_offer(front, option.width) for front in fronts] for option in options}
     work = np.array([[offer.work for offer in offers[option.width]] for option in options]).T
-    worth_of = _value_widths(columns, [front.width for front in fronts], offers, weights, shape)
+    worth_of = _value_widths(columns, offers, widest=[front.width for front in fronts], weights=weights, shape=shape)
     part_of = {width: [offer.sent for offer in of_width] for width, of_width in offers.items()}
     priced = {
         (width, encoding): _price_transfers(fronts, encoding, part_of[width])
@@ -240,8 +240,9 @@ def build_problem(
 
 def _value_widths(
     columns: FrontColumns,
-    widest: Sequence[float],
     offers: Mapping[float, Sequence[NarrowOffer]],
+    *,
+    widest: Sequence[float],
     weights: Floats,
     shape: ProgressShape,
 ) -> dict[float, Floats]:

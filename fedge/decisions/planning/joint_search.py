@@ -308,7 +308,7 @@ class _DeadlineSearch:
         if exactly is not None:
             option, mode = exactly
         else:
-            option = _choose_on_hull(problem, limits, reach, hull, self.power_price)
+            option = _choose_on_hull(problem, limits, reach, hull=hull, power_price=self.power_price)
             mode = np.take_along_axis(reach.mode, np.maximum(option, 0)[:, None], axis=1)[:, 0]
         found = _evaluate(problem, option, mode)
         if found.value > 0.0 and _keeps(found, problem, limits) and (self.best is None or found.cost < self.best.cost):
@@ -336,7 +336,7 @@ def _find_reach(problem: JointProblem, deadline_s: float, power_price: float, le
     left_s = (deadline_s * (1.0 + LIMIT_ROUNDING) - problem.fixed_s) / problem.scale
     offered = problem.value > 0.0
     if power_price:
-        return _find_priced_reach(problem, left_s, deadline_s, power_price, left_j)
+        return _find_priced_reach(problem, left_s, deadline_s, power_price=power_price, left_j=left_j)
     keys, longest_s = problem.work_keys
     rows = np.arange(len(left_s))[:, None]
     wanted = np.clip(left_s / longest_s, -0.05, 1.5) + 2.0 * rows
