@@ -30,6 +30,7 @@ from fedge.experiment import (
     label_network,
 )
 from fedge.json_reader import read_json
+from fedge.telemetry.run_folder import RUN_YAML
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
@@ -100,6 +101,7 @@ def build_experiment(
         BadInput: For the first error, naming file and field.
     """
     changes = _keep_own_options(list(overrides))
+    _keep_optimizer_state(raw, path)
     _drop_policy_options(raw, changes, note)
     _drop_backend_keys(raw, changes, note)
     for key, _ in changes:  # before any is set: what the user gives is never stale
@@ -108,8 +110,20 @@ def build_experiment(
         set_field(raw, key, value, option)
     with blame_overrides(path, [key for key, _ in changes], option):
         _drop_narrow_width(raw, path)
-        experiment = _add_optimizer_state(add_network_layers(resolve_experiment(raw, path), str(path)))
+        experiment = add_network_layers(resolve_experiment(raw, path), str(path))
+        if "optimizer_state" not in raw.get("workload", {}):
+            experiment = _add_optimizer_state(experiment)
     return experiment.model_copy(update={"fleet": tuple(_add_loader_hash(entry) for entry in experiment.fleet)})
+
+
+def _keep_optimizer_state(raw: Mapping[str, Any], path: Path) -> None:
+    """Let a saved run go on with the optimiser's state that it began with; earlier versions took every one as SGD's.
+
+    So reading a run never runs its task file for that, nor counts again what could not be counted.
+    """
+    workload = raw.get("workload")
+    if path.name == RUN_YAML and isinstance(workload, dict) and str(workload.get("task")).endswith(TASK_FILE_SUFFIX):
+        workload.setdefault("optimizer_state", 1.0)
 
 
 def _add_optimizer_state(experiment: Experiment) -> Experiment:
@@ -118,7 +132,7 @@ def _add_optimizer_state(experiment: Experiment) -> Experiment:
     It stays unknown if the file cannot be read or its optimiser not be counted.
     """
     work = experiment.workload
-    if work.optimizer_state is not None or not work.task.endswith(TASK_FILE_SUFFIX):
+    if not work.task.endswith(TASK_FILE_SUFFIX):
         return experiment
     with suppress(OSError, UnicodeError, Refusal):  # the checks of a run refuse a task that cannot be loaded
         text = Path(work.task).read_text(encoding="utf-8")

@@ -147,7 +147,9 @@ def plan_joint(
     low = np.flatnonzero(need_j > problem.spare_j)
     flat = f" Without the charge for any part: {len(low)}." if len(low) else ""
     if found is None:
-        supplies = [(context.supplies[columns.boards[i]], float(need_j[i]), float(columns.idle_w[i])) for i in low]
+        # Not only of ``low``: a large fleet's deadlines are a grid, which may pass over what a battery just covers.
+        limited = np.flatnonzero(np.isfinite(problem.spare_j))
+        supplies = [(context.supplies[columns.boards[i]], float(need_j[i]), float(columns.idle_w[i])) for i in limited]
         wait_s = None if unknown else min(starmap(_compute_wait_s, supplies), default=math.inf)
         return set_power_shares(FleetPlan(unknown, wait_s=wait_s, why=flat.strip()), {}, equal_w)
     done = set_deadline(goal, found.deadline_s, found.feasible)
@@ -174,7 +176,9 @@ def compute_least_charge_j(problem: JointProblem) -> Floats:
 def _compute_wait_s(supply: BoardSupply, need_j: float, idle_w: float) -> float:
     """Return the whole seconds of idling after which a battery has more than ``need_j``; infinity for never."""
     gain_w = supply.charging_w - idle_w
-    return math.floor((need_j - supply.spare_j) / gain_w) + 1.0 if gain_w > 0.0 and need_j < supply.full_j else math.inf
+    if gain_w <= 0.0 or need_j >= supply.full_j:
+        return math.inf
+    return max(1.0, math.floor((need_j - supply.spare_j) / gain_w) + 1.0)
 
 
 def list_options(context: JointContext) -> list[WorkOption]:

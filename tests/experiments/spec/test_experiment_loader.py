@@ -93,6 +93,12 @@ def test_the_state_of_a_task_file_s_optimiser_is_counted(tmp_path, text, state):
     given = load_experiment(tmp_path / "run.yaml", ["workload.optimizer_state=0.5", "workload.task=digits-cnn"])
     assert given.workload.optimizer_state == 0.5
 
+    (tmp_path / "table.py").unlink()
+    assert load_experiment(tmp_path / "run.yaml").workload.optimizer_state == state
+    del saved["workload"]["optimizer_state"]  # as an earlier version wrote it
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(saved))
+    assert load_experiment(tmp_path / "run.yaml").workload.optimizer_state == 1.0
+
 
 def test_a_plan_that_cannot_be_read_names_the_experiment(tmp_path):
     path = tmp_path / "exp.yaml"
