@@ -30,6 +30,15 @@ Network = Annotated[
         "a file: .onnx, or .json of `fedge layers --out`.",
     ),
 ]
+
+
+def _strip_emulated(board: str) -> str:
+    """Return the board of a table that `fedge profile` measured under the name of an emulated one."""
+    from fedge.characterisation.sweep_plan import EMULATED
+
+    return board.removeprefix(EMULATED)
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask for no confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, show what would be done, and start nothing.")]
@@ -51,7 +60,14 @@ InputShape = Annotated[
 Board = Annotated[
     str, typer.Option("--board", help="The board; a name of `fedge devices list`, or a .yaml file of your own.")
 ]
-TableBoard = Annotated[str | None, typer.Option("--board", help="The board; by default from the table's path.")]
+TableBoard = Annotated[
+    str | None,
+    typer.Option(
+        "--board",
+        help="The board; by default from the table's path.",
+        callback=lambda name: name and _strip_emulated(name),
+    ),
+]
 TableWorkload = Annotated[str | None, typer.Option("--workload", help="The workload; by default from the file's name.")]
 TableBatchSize = Annotated[
     int | None, typer.Option("--batch-size", min=1, help="Samples per step; needed if a table holds several sizes.")

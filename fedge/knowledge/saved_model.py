@@ -192,7 +192,7 @@ def build_aim(
     if aim.option == "--time-weight" and not 0.0 <= aim.value <= 1.0:
         raise BadInput(aim.option, f"{aim.value:g}", "a number from 0 (energy alone) to 1 (time alone)")
     if not 0.0 < confidence < 1.0:
-        example = f"{confidence / 100:g}" if 1 < confidence < 100 else "0.84"
+        example = f"{confidence / 100:g}" if 50 <= confidence < 100 else "0.84"
         raise BadInput("--confidence", f"{confidence:g}", f"a share between 0 and 1, such as {example}")
     return aim
 

@@ -13,7 +13,7 @@ from fedge.analysis.memory_prediction import CONFIDENT_SDS, MemoryPrediction
 from fedge.costs.layers.network_cost import TRAINING_PASSES, NetworkCost
 from fedge.costs.layers.network_source import LayerCostRow, LayerSummary
 from fedge.costs.memory.memory_study import TARGETS, MemoryErrorRow
-from fedge.costs.memory.step_need import LARGEST_BATCH
+from fedge.costs.memory.step_need import LARGEST_BATCH, StepNeed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,12 +97,11 @@ def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
     sample = "x".join(map(str, network.input_shape))
     head = f"{network.name} on {device.title}: a training step of {prediction.batch_size} x {sample}"
     print_lines(console, [head], "bold")
-    fits = "fits" if step.memory_mb <= prediction.limit_mb else "DOES NOT FIT"
     largest, sure = _format_batch(prediction.largest_batch), _format_batch(prediction.largest_sure_batch)
     share = percent(prediction.system_share, 0)
     step_time = number(step.step_s, 3, "s") if step.step_s >= 1.0 else number(step.step_s * 1e3, 3, "ms")
     lines = (
-        f"Memory   {step.memory_mb:,.0f} MB ({_format_spread(step.memory_sd_log)}), {fits}",
+        f"Memory   {step.memory_mb:,.0f} MB ({_format_spread(step.memory_sd_log)}), {_judge_fit(prediction, step)}",
         f"Time     {step_time} ({_format_spread(step.step_sd_log)})",
         f"Limit    {prediction.limit_mb:,.0f} MB: {device.ram_gb.value:g} GB less {share}, the system's",
         f"Largest  batch {largest}; surely (95 %) {sure}",
@@ -118,16 +117,21 @@ def _batch_table(prediction: MemoryPrediction) -> Table:
     rows = []
     for batch in prediction.listed_batches:
         step = prediction.predict_need(batch)
-        upper_mb = step.memory_mb * math.exp(CONFIDENT_SDS * step.memory_sd_log)
-        verdict = "may not fit" if upper_mb > prediction.limit_mb else "fits"
         rows.append((
             value_cell(batch),
-            text_cell("does not fit" if step.memory_mb > prediction.limit_mb else verdict),
+            text_cell(_judge_fit(prediction, step)),
             value_cell(step.memory_mb, ",.0f", "MB"),
             value_cell(step.step_s, number, "s"),
             value_cell(batch / step.step_s, number),
         ))  # fmt: skip
     return Table("batches", ("batch", "verdict", "memory, MB", "s per step", "samples/s"), tuple(rows))
+
+
+def _judge_fit(prediction: MemoryPrediction, step: StepNeed) -> str:
+    if step.memory_mb > prediction.limit_mb:
+        return "DOES NOT FIT"
+    upper_mb = step.memory_mb * math.exp(CONFIDENT_SDS * step.memory_sd_log)
+    return "may not fit" if upper_mb > prediction.limit_mb else "fits"
 
 
 def build_error_tables(rows: Sequence[MemoryErrorRow]) -> Iterator[Table]:

@@ -146,6 +146,8 @@ def print_sweep(console: Console, sweep: RooflineSweep) -> None:
             f"{number(1e12 * line.eps_f)} pJ per FLOP, {number(1e12 * line.eps_m)} pJ per byte, {number(line.pi_0_w)} "
             f"W constant power, energy within {percent(sweep.energy_mape)}. {describe_implication(line)}"
         )
+    if any(layer.flop * sweep.tau_f > layer.seconds for layer in sweep.layers):
+        lines.append("Layers reach more FLOP/s than the machine: other programs disturbed the measurement. Repeat it.")
     made = sweep.conditions
     if made is not None:
         threads = f"{made.threads} thread{'' if made.threads == 1 else 's'}"
