@@ -129,7 +129,7 @@ def _batch_table(prediction: MemoryPrediction) -> Table:
 
 def _judge_fit(prediction: MemoryPrediction, step: StepNeed) -> str:
     if step.memory_mb > prediction.limit_mb:
-        return "DOES NOT FIT"
+        return "does not fit"
     upper_mb = step.memory_mb * math.exp(CONFIDENT_SDS * step.memory_sd_log)
     return "may not fit" if upper_mb > prediction.limit_mb else "fits"
 

@@ -57,7 +57,7 @@ def test_a_board_with_too_little_memory_fits_no_batch():
     tiny = replace(find("nano"), ram_gb=replace(find("nano").ram_gb, value=1.0))
     found = predict_memory(network(), tiny, 4)
     assert found.largest_batch == 0
-    assert "DOES NOT FIT" in shown(found)
+    assert "does not fit" in shown(found)
     assert "batch none" in shown(found)
 
 
