@@ -3,6 +3,7 @@
 As a program: ``supervise SOCKET [SECONDS]`` is the supervisor, anything else is the trainer process that it starts.
 """
 
+import _thread
 import contextlib
 import ctypes
 import os
@@ -179,7 +180,7 @@ def _use_up_threads():
     resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
     with contextlib.suppress(RuntimeError, MemoryError):
         while True:
-            threading.Thread(target=time.sleep, args=(600.0,), daemon=True).start()
+            _thread.start_new_thread(time.sleep, (600.0,))  # Thread.start would wait for one without memory to begin
 
 
 HAPPENINGS = {
