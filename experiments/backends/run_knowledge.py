@@ -119,9 +119,10 @@ def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetim
     Raises:
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.
     """
-    (run / RECALLED).unlink(missing_ok=True)  # of a start that was killed, which may have had other knowledge
-    shutil.rmtree(run / KNOWLEDGE, ignore_errors=True)
     folder, boards = find_folder(experiment, run), list_boards(experiment)
+    (run / RECALLED).unlink(missing_ok=True)  # of a start that was killed, which may have had other knowledge
+    if folder is None or folder.resolve() != (run / KNOWLEDGE).resolve():
+        shutil.rmtree(run / KNOWLEDGE, ignore_errors=True)
     clients: Sequence[ClientIdentity] = [identify_client(experiment, board) for board in boards]
     real = experiment.backend == REAL
     files = _list_reference_files(boards, clients, real=real)

@@ -136,8 +136,10 @@ def _judge(courses: Courses, target: float, budget_s: float, budget_j: float) ->
             {seed: None if cost is None else cost[1] for seed, cost in costs.items()},
             {seed: None if cost is None else cost[2] for seed, cost in costs.items()},
         )
-        compared = (_compare(own, first[k] if first else None, logarithms=k > 0) for k, own in enumerate(figures))
-        rows.append(ArenaRow(label, len(runs), *compared))
+        quality, seconds, joules, cost = (
+            _compare(own, first[k] if first else None, logarithms=k > 0) for k, own in enumerate(figures)
+        )
+        rows.append(ArenaRow(label, len(runs), quality=quality, seconds=seconds, joules=joules, cost=cost))
         first = first or figures
     return tuple(rows)
 

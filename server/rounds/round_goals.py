@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from fedge.client.memory_scaling import can_narrow_clients, explain_narrowing_failure
 from fedge.decisions.planning import BUDGET_POLICY, JOINT_POLICY
@@ -102,12 +101,16 @@ def build_joint_context(
     encodings = list_encodings(experiment, state.arrays, trainable)
     may_be_narrow = state.round < NARROW_ROUNDS * experiment.rounds
     widths = list_widths(experiment, task) if may_be_narrow else ()
-    context = JointContext(weights, encodings, state.progress, widths)
-    return replace(context, **_describe_supplies(availability, fleet, selected))
+    supplies, resting_price = _describe_supplies(availability, fleet, selected)
+    return JointContext(
+        weights, encodings, state.progress, widths=widths, supplies=supplies, resting_price=resting_price
+    )
 
 
-def _describe_supplies(availability: FleetAvailability, fleet: FleetState, selected: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a ``JointContext`` on prices and batteries; prices are those at the round's start."""
+def _describe_supplies(
+    availability: FleetAvailability, fleet: FleetState, selected: Sequence[str]
+) -> tuple[dict[str, BoardSupply], float]:
+    """Return the supplies of the selected clients and the price of what the others draw, at the round's start."""
     signal, charges = availability.signal, availability.charges(fleet)
     price = {name: signal.find_price(name, fleet.clock_s) for name in fleet.fronts} if signal else {}
     supplies = {}
@@ -121,7 +124,7 @@ def _describe_supplies(availability: FleetAvailability, fleet: FleetState, selec
     resting_w = {name: front.idle_w for name, front in fleet.fronts.items() if name not in supplies}
     total_w = sum(resting_w.values())
     priced_w = sum(price.get(name, 1.0) * watts for name, watts in resting_w.items())
-    return {"supplies": supplies, "resting_price": priced_w / total_w if total_w else 1.0}
+    return supplies, priced_w / total_w if total_w else 1.0
 
 
 def list_widths(experiment: Experiment, task: LearningTask) -> tuple[float, ...]:
