@@ -31,8 +31,9 @@ from fedge.atomic_files import write_text
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, SuperlinkSpec, list_boards
 from fedge.phases import begin_phase
-from fedge.studies.ray_session import uses_cluster
+from fedge.studies.ray_session import ADDRESS_VARIABLE, uses_cluster
 from fedge.telemetry.run_folder import MODEL
+from server.dashboard.security import is_loopback
 from server.transport.client_port import LOST_PROCESS_TEXT
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) 
     """
     app = stage_app(folder, list_plugin_files(experiment.plugins), config={"experiment": "", "folder": ""})
     cores = os.cpu_count() or 1
-    if uses_cluster(os.environ):
+    if uses_cluster(os.environ) and not is_loopback(os.environ[ADDRESS_VARIABLE].rpartition(":")[0]):
         begin_phase("checking the cluster's machines", announce=True)
         cores = check_machines(app.resolve())
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}

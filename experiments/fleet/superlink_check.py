@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from cryptography import x509
 
 from fedge.errors import BadInput
 from fedge.experiment import SuperlinkSpec
+from server.dashboard.security import is_loopback
 
 CONNECT_TIMEOUT_S = 5.0
 """Default limit for a SuperLink to accept a connection, in seconds."""
@@ -26,7 +26,7 @@ def check_superlink(superlink: SuperlinkSpec) -> None:
     if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
         raise BadInput("superlink.address", repr(superlink.address), "host:port, for example 127.0.0.1:8000")
     if superlink.root_certificates is None:
-        if not _is_loopback(host.strip("[]")):
+        if not is_loopback(host.strip("[]")):
             right = "superlink.root_certificates: the path of the CA's certificate; plain text is for loopback only"
             raise BadInput("superlink.address", f"{superlink.address} without a CA", right)
         return
@@ -53,9 +53,3 @@ def check_reachable(superlink: SuperlinkSpec) -> None:
         right = "the address of a SuperLink that runs: start flower-superlink first (docs/how-to/fleet.md)"
         raise BadInput("superlink.address", got, right) from error
 
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -319,7 +319,15 @@ def test_without_ray_address_the_run_starts_its_own_ray_with_no_more_cores_than_
     assert sim_backend.federation_config(1, env).endswith("init-args-num-cpus=1")
 
 
-@pytest.mark.parametrize(("address", "boards", "nodes"), [("", 1, 1), ("", 100, 4), ("192.0.2.7:6379", 100, 64)])
+@pytest.mark.parametrize(
+    ("address", "boards", "nodes"),
+    [
+        ("", 1, 1),
+        ("", 100, 4),
+        ("127.0.0.1:6379", 100, 4),  # this machine's own, as --ray-dashboard starts it
+        ("192.0.2.7:6379", 100, 64),
+    ],
+)
 def test_the_boards_share_a_node_for_each_core_of_the_machine_or_the_cluster(
     address, boards, nodes, monkeypatch, tmp_path
 ):
