@@ -276,6 +276,6 @@ def build_first_front(
         peer_measurements=peers,
         steps=setup.steps_at(context.scale) + warm_up_steps(own_measurements),
         link=setup.plan_transfer(request, context.scale),
-        used_again=not peers,
+        used_again=request.keeps_peers and not peers,
     )
     return setup.offer_narrow(front, attempt, request.state)

@@ -61,8 +61,9 @@ class LinearizedCurve:
     def slope_along(self, direction: Floats) -> Floats:
         """Return the derivative along a direction of shape (..., k), an array of shape (..., n)."""
         total = np.zeros_like(self.values)
+        along = direction[..., None].astype(self.values.dtype, copy=False)
         for place, row in enumerate(self.iterate_rows()):
-            total += direction[..., place, None] * row
+            total += along[..., place, :] * row
         return total
 
     def select(self, members: NDArray[np.intp]) -> LinearizedCurve:
@@ -84,7 +85,7 @@ def linearize_log_time(time: Floats, x: Floats | KnobTable) -> LinearizedCurve:
     joined = join_time_parts(time, x)
     parts, stages = joined.parts, joined.stages
     host, gpu = parts.knobs.host, parts.knobs.gpu
-    _, _, q1, k, beta, kappa, delta, _, q2, _, e = split_parameters(time)
+    _, _, q1, k, beta, kappa, delta, _, q2, _, e = split_parameters(time, parts.knobs)
 
     def iterate_rows() -> Iterator[Floats]:
         c, f, _, m = host.split()
@@ -122,7 +123,7 @@ def linearize_log_power(power: Floats, parts: StepParts) -> LinearizedCurve:
     def iterate_rows() -> Iterator[Floats]:
         host, gpu_side = parts.knobs.host, parts.knobs.gpu
         log_f, log_g, log_m = np.log(host.split()[1]), np.log(gpu_side.split()[2]), np.log(gpu_side.split()[3])
-        _, _, _, _, af, _, _, _, r, ag, _, _, am = split_parameters(power)
+        _, _, _, _, af, _, _, _, r, ag, _, _, am = split_parameters(power, parts.knobs)
         static, cores, gpu, mem, cores_use, host_use, gpu_use, math, mem_use = terms
         yield static
         yield cores

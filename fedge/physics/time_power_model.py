@@ -53,7 +53,8 @@ class KnobCombinations:
     """The combinations of some knobs that occur among n modes.
 
     Attributes:
-        x: One mode's shares for each of the u combinations, shape (u, 4); only the combined knobs may be used.
+        x: One mode's shares for each of the u combinations, shape (u, 4), in single or double precision; only the
+            combined knobs may be used.
         index: Combination of each mode, shape (n,); None if every mode counts as its own combination.
     """
 
@@ -96,7 +97,11 @@ def as_knob_table(x: Floats | KnobTable) -> KnobTable:
 
 
 def tabulate_shares(x: Floats) -> KnobTable:
-    """Return shares of shape (n, 4) as a table of their combinations."""
+    """Return shares of shape (n, 4) as a table of their combinations, in single precision.
+
+    Curves of single precision take a third of the time and differ by about 1e-6: exponentials and logarithms of double
+    precision are not vectorised on most processors.
+    """
     axes = tuple(split_axis(knob) for knob in x.T)
     return KnobTable(x, _combine_knobs(x, (CORES, CPU, MEM)), _combine_knobs(x, (GPU, MEM)), axes)
 
@@ -109,7 +114,7 @@ def split_axis(knob: Floats) -> tuple[Floats, NDArray[np.intp]]:
 
 def _combine_knobs(x: Floats, knobs: Sequence[int]) -> KnobCombinations:
     _, first, index = np.unique(x[:, list(knobs)], axis=0, return_index=True, return_inverse=True)
-    return KnobCombinations(x[first], index.reshape(-1))
+    return KnobCombinations(x[first].astype(np.float32), index.reshape(-1))
 
 
 TIME_NAMES = (
@@ -239,9 +244,9 @@ def tabulate_modes(maxn: PowerMode, modes: Modes) -> KnobTable:
     return tabulate_shares(knob_shares(maxn, modes))
 
 
-def split_parameters(logs: Floats) -> list[Floats]:
-    """Return the parameters given as logs of shape (..., k): k arrays of shape (..., 1)."""
-    values = np.exp(logs)[..., None]
+def split_parameters(logs: Floats, knobs: KnobTable) -> list[Floats]:
+    """Return the parameters given as logs of shape (..., k): k arrays of shape (..., 1), as precise as the knobs."""
+    values = np.exp(logs)[..., None].astype(knobs.host.x.dtype, copy=False)
     return [values[..., place, :] for place in range(logs.shape[-1])]
 
 
@@ -261,7 +266,7 @@ def compute_time_parts(time: Floats, x: Floats | KnobTable) -> StepParts:
 def join_time_parts(time: Floats, x: Floats | KnobTable) -> JoinedParts:
     """Compute the parts of the step time, as ``compute_time_parts``, and how they join."""
     knobs = as_knob_table(x)
-    a, b, q1, k, beta, kappa, delta, w, q2, d, e = split_parameters(time)
+    a, b, q1, k, beta, kappa, delta, w, q2, d, e = split_parameters(time, knobs)
     _, _, g, m = knobs.gpu.split()
     math_s, mem_s = a / g, b / m
     gpu = join_terms(1.0 + q1, np.log(math_s), np.log(mem_s))
@@ -295,7 +300,7 @@ def compute_power_terms(power: Floats, parts: StepParts) -> Floats:
     host, gpu_side = parts.knobs.host, parts.knobs.gpu
     c, f, _, _ = host.split()
     _, _, g, m = gpu_side.split()
-    static, cores, cores_use, host_use, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = split_parameters(power)
+    static, cores, cores_use, host_use, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = split_parameters(power, parts.knobs)
     cpu_on, gpu_on = np.exp((1.0 + af) * np.log(f)), np.exp((1.0 + ag) * np.log(g))
     t = parts.total_s
     busy = (
@@ -311,7 +316,7 @@ def compute_power_terms(power: Floats, parts: StepParts) -> Floats:
         gpu_side.expand(gpu * gpu_on),
         gpu_side.expand(mem * np.exp((1.0 + am) * np.log(m))),
     )
-    terms = np.empty((len(idle) + len(busy), *busy[0].shape))
+    terms = np.empty((len(idle) + len(busy), *busy[0].shape), dtype=t.dtype)
     for row, term in zip(terms, (*idle, *busy), strict=True):
         row[...] = term
     return terms

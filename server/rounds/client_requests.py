@@ -99,7 +99,10 @@ class FleetRequests:
         Returns:
             A reply for every client, with ``error`` if it failed or its front is impossible.
         """
-        ask = RequestMessage("front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays))
+        everyone = self.experiment.selection.count is None  # then the first round comes at once, with the same
+        ask = RequestMessage(
+            "front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays), keeps_peers=everyone
+        )
         fixed, floats = self._fixed_compression, [name for name in arrays if arrays[name].dtype.kind == "f"]
         ask = dataclasses.replace(ask, up_share=compute_up_share(fixed or NOT_COMPRESSED, arrays, floats))
         asks = self._build_requests(ask, dict.fromkeys(names), {})

@@ -92,6 +92,7 @@ class RunLoop:
     on_round: Callable[[int], None] = field(default=lambda _: None, kw_only=True)
     overdue: OverdueReplies = field(default=NO_OVERDUE_REPLIES, kw_only=True)
     knowledge: RunKnowledge = field(default=NO_KNOWLEDGE, kw_only=True)
+    encoder: checkpoint.RecordEncoder = field(default_factory=checkpoint.RecordEncoder, init=False)
 
     @property
     def requests(self) -> FleetRequests:
@@ -106,5 +107,5 @@ class RunLoop:
     def finish_round(self, state: RunState) -> None:
         """Keep the state after a round, and tell who listens."""
         if self.checkpoints is not None:
-            checkpoint.save(self.checkpoints, state)
+            checkpoint.save(self.checkpoints, state, self.encoder)
         self.on_round(state.round)

@@ -126,10 +126,33 @@ class RunState:
     progress: ProgressFit = NO_ROUNDS
 
 
-def save(folder: Path, state: RunState) -> Path:
+class RecordEncoder:
+    """Encodes records as JSON; those that are the same objects as the last time are not encoded again.
+
+    Of a large fleet most clients are not asked in a round, and their records stay.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, tuple[Any, str]]] = {}
+
+    def encode(self, name: str, records: Mapping[str, Any]) -> NDArray[np.uint8]:
+        """Encode the records called ``name`` as lines, the name of each board before its record."""
+        before, now = self._kept.get(name, {}), dict[str, tuple[Any, str]]()
+        for board, record in records.items():
+            known = before.get(board)
+            now[board] = known if known is not None and known[0] is record else (record, to_json(record))
+        self._kept[name] = now
+        lines = [line for board, (_, text) in now.items() for line in (json.dumps(board), text)]
+        return np.frombuffer("\n".join(lines).encode(), np.uint8)
+
+
+def save(folder: Path, state: RunState, encoder: RecordEncoder | None = None) -> Path:
     """Write a checkpoint, delete all but the newest ``MAX_CHECKPOINTS``, and return the path of the new file.
 
     The folder is created if missing.
+
+    Args:
+        encoder: The one of the run's earlier checkpoints, which saves time.
     """
     from safetensors.numpy import save_file
 
@@ -142,7 +165,8 @@ def save(folder: Path, state: RunState) -> Path:
         tensors |= {f"{_PENDING}{place}/{name}": np.asarray(value, order="C") for name, value in arrays.items()}
         tensors[f"{_TRACE}{place}"] = trace_to_matrix(pending.answer.trace)
     fleet = {"states": state.fleet.states, "fronts": state.fleet.fronts, "histories": state.fleet.histories}
-    tensors |= {_RECORDS + name: _encode_records(records) for name, records in fleet.items()}
+    encode = (encoder or RecordEncoder()).encode
+    tensors |= {_RECORDS + name: encode(name, records) for name, records in fleet.items()}
     with replace_file(path) as part:
         save_file(tensors, part, metadata=_metadata(state))
         part.chmod(0o644)  # safetensors creates files that only their owner can read
@@ -187,14 +211,8 @@ def _metadata(state: RunState) -> dict[str, str]:
     }
 
 
-def _encode_records(records: Mapping[str, Any]) -> NDArray[np.uint8]:
-    """Encode records as lines of JSON, the name of each board before its record."""
-    lines = [line for board, record in records.items() for line in (json.dumps(board), to_json(record))]
-    return np.frombuffer("\n".join(lines).encode(), np.uint8)
-
-
 def _decode_records(name: str, kind: type[R], tensors: Mapping[str, NDArray[np.generic]]) -> dict[str, R]:
-    """Decode the output of ``_encode_records``."""
+    """Decode the output of ``RecordEncoder``."""
     text = tensors[_RECORDS + name].tobytes().decode()
     lines = text.split("\n") if text else []  # unlike splitlines, not at line ends within a text
     return {parse_json(board): from_json(kind, text) for board, text in zip(lines[::2], lines[1::2], strict=True)}

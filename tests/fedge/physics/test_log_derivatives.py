@@ -73,7 +73,8 @@ def test_the_slope_along_a_direction_is_the_contraction_of_all_slopes(seed, memb
     for linear, along in zip(curves, directions, strict=True):
         expected = np.einsum("...k,...kn->...n", along, linear.stack_slopes())
         scale = np.einsum("...k,...kn->...n", np.abs(along), np.abs(linear.stack_slopes())).max()
-        np.testing.assert_allclose(linear.slope_along(along), expected, rtol=1e-12, atol=1e-13 * scale)
+        exact = np.finfo(linear.values.dtype).eps  # tables are in single precision
+        np.testing.assert_allclose(linear.slope_along(along), expected, rtol=100 * exact, atol=20 * exact * scale)
 
 
 def linear_and_direction(

@@ -105,8 +105,10 @@ MODES = st.lists(st.integers(0, len(X) - 1), max_size=60)
 
 
 def assert_same_curve(table: LinearizedCurve, plain: LinearizedCurve) -> None:
-    np.testing.assert_allclose(table.values, plain.values, rtol=1e-12)
-    np.testing.assert_allclose(table.stack_slopes(), plain.stack_slopes(), rtol=1e-12)
+    """Tables are in single precision."""
+    assert table.values.dtype == np.float32
+    np.testing.assert_allclose(table.values, plain.values, rtol=1e-6, atol=2e-6)
+    np.testing.assert_allclose(table.stack_slopes(), plain.stack_slopes(), rtol=1e-4, atol=2e-6)
 
 
 def some_parameters(seed: int, members: int) -> tuple[Floats, Floats]:
@@ -139,7 +141,8 @@ def test_every_mode_is_looked_up_in_its_own_combination_and_none_occurs_twice(ro
 
     for combined, knobs in ((table.host, (CORES, CPU, MEM)), (table.gpu, (GPU, MEM))):
         columns = list(knobs)
-        np.testing.assert_array_equal(combined.expand(combined.x[:, columns].T), X[rows][:, columns].T)
+        single = X[rows][:, columns].T.astype(np.float32)
+        np.testing.assert_array_equal(combined.expand(combined.x[:, columns].T), single)
         assert len(np.unique(combined.x[:, columns], axis=0)) == len(combined.x)
 
 
