@@ -43,6 +43,9 @@ CARRIED_TIME_ERROR = 0.6
 CARRIED_POWER_ERRORS = (0.2, 0.31)
 """Errors of log time and log power of training profiles carried to another workload, the latter on their own board and
 on another one: root mean squares over all modes of the seven calibrated tables of training."""
+BATCH_SPREAD = 0.10
+"""Spread of time and power between calibrated batch sizes, log units, whose 90 % intervals hold 90 % of the values of
+tables with one batch size left out (``fedge study transfer --part layers``)."""
 MAX_EXTRAPOLATION = 2.0
 """Factor by which a batch size may exceed the calibrated range. Default; larger values accept more sizes at unknown
 error."""
@@ -171,24 +174,27 @@ def _interpolate(a: CostProfile, b: CostProfile, batch_size: int) -> CostProfile
     time = a.coefficients.time + share * (b.coefficients.time - a.coefficients.time)
     power = a.coefficients.power + share * (b.coefficients.power - a.coefficients.power)
     where = f"interpolated between batch sizes {a.batch_size} and {b.batch_size}"
-    rougher = dataclasses.replace(
-        a,
-        residual_time_sd_log=max(a.residual_time_sd_log, b.residual_time_sd_log),
-        residual_power_sd_log=max(a.residual_power_sd_log, b.residual_power_sd_log),
-    )
-    return _as_estimate(rougher, batch_size, Coefficients(time, power), where)
+    return _as_estimate((a, b), batch_size, Coefficients(time, power), where)
 
 
 def _extrapolate(edge: CostProfile, batch_size: int) -> CostProfile:
     """Rescale a profile to an uncalibrated batch size: growing terms follow the batch in proportion."""
     time = edge.coefficients.time + math.log(batch_size / edge.batch_size) * DRIFT
     where = f"extrapolated from batch size {edge.batch_size}"
-    return _as_estimate(edge, batch_size, Coefficients(time, edge.coefficients.power), where)
+    return _as_estimate((edge,), batch_size, Coefficients(time, edge.coefficients.power), where)
 
 
-def _as_estimate(profile: CostProfile, batch_size: int, coefficients: Coefficients, where: str) -> CostProfile:
-    source = f"{where} of {profile.workload} on {profile.device} ({profile.source})"
-    return profile.as_estimate(source, batch_size=batch_size, coefficients=coefficients)
+def _as_estimate(
+    known: Sequence[CostProfile], batch_size: int, coefficients: Coefficients, where: str
+) -> CostProfile:
+    first = known[0]
+    rougher = dataclasses.replace(
+        first,
+        residual_time_sd_log=max(BATCH_SPREAD, *(one.residual_time_sd_log for one in known)),
+        residual_power_sd_log=max(BATCH_SPREAD, *(one.residual_power_sd_log for one in known)),
+    )
+    source = f"{where} of {first.workload} on {first.device} ({first.source})"
+    return rougher.as_estimate(source, batch_size=batch_size, coefficients=coefficients)
 
 
 def _start_profile(those: Sequence[CostProfile], batch_size: int) -> CostProfile:

@@ -87,6 +87,12 @@ class KnobTable:
     gpu: KnobCombinations
     axes: tuple[tuple[Floats, NDArray[np.intp]], ...] = ()
 
+    def select(self, rows: NDArray[np.intp]) -> KnobTable:
+        """Return a table of some rows, in which each is its own combination."""
+        places = (rows if side.index is None else side.index[rows] for side in (self.host, self.gpu))
+        host, gpu = (KnobCombinations(side.x[at]) for side, at in zip((self.host, self.gpu), places, strict=True))
+        return KnobTable(self.x[rows], host, gpu)
+
 
 def as_knob_table(x: Floats | KnobTable) -> KnobTable:
     """Return shares of shape (..., n, 4) as a table in which every mode is its own combination; a table as it is."""

@@ -52,7 +52,7 @@ from fedge.physics.prior_candidates import (
     make_time_curve,
 )
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.time_power_model import TIME_NAMES, Coefficients, KnobTable, as_knob_table
+from fedge.physics.time_power_model import TIME_NAMES, Coefficients, KnobTable
 from fedge.types import Floats, PowerMode, ProfileTable
 
 MAX_ROWS_FOR_ALL_SPREADS = 20
@@ -228,7 +228,7 @@ class BlendPrediction:
     def predict_sd(self, rows: NDArray[np.intp] | None) -> Floats:
         if rows is None:
             return self.blend.predict_sd(self.found, self.alike)
-        few, near = as_knob_table(self.x.x[rows]), self.alike[rows]
+        few, near = self.x.select(rows), self.alike[rows]
         return self.blend.predict_sd(self.blend.predict_means(few, near), near)
 
 

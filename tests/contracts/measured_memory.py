@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from fedge.worker.optimizers import TrainingOptions, make_optimizer
 from fedge.worker.tasks import TrainingTask, cross_entropy
 
 CLASSES = 10
+HAS_HALF_KERNELS = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+"""Without AVX-512, oneDNN has no recurrent kernel of half precision and fails: torch's own operators are run instead."""
 
 
 class Attention(nn.Module):
@@ -105,7 +108,7 @@ def _kept_bytes(module: nn.Module, samples: Tensor, mixed: bool) -> int:
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+    with hooks, _use_kernels(mixed), torch.autocast("cpu", torch.bfloat16, enabled=mixed):
         scores = module(samples)
         del scores
     weights = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
@@ -121,11 +124,12 @@ def measure_peak_bytes(
     descent = make_optimizer(module, task, options)
     samples = torch.randn(batch_size, *shape)
     labels = torch.randint(0, CLASSES, (batch_size, *module(samples).shape[2:]))
-    descent.step(samples, labels)
+    with _use_kernels(mixed):
+        descent.step(samples, labels)
     before = sum(map(_bytes_of, (*module.parameters(), *_list_state(descent))))
     # Gradients of the first step are freed at the start of the second.
     module.zero_grad(set_to_none=True)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with _use_kernels(mixed), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         descent.step(samples, labels)
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0
@@ -133,6 +137,16 @@ def measure_peak_bytes(
         held += event.nbytes()
         peak = max(peak, held)
     return before + peak
+
+
+@contextmanager
+def _use_kernels(mixed: bool) -> Iterator[None]:
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(before and (HAS_HALF_KERNELS or not mixed))
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _list_state(descent: object) -> list[Tensor]:

@@ -312,15 +312,16 @@ def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monke
     (first, _), (second, _) = rounds_of(what)
     assert second.report.memory.changed
     ask = RequestMessage("front", 1, 100.0, what.policy.name, first.state, model_bytes=24_000)
-    assert emulated.answer_request(what, 0, ask, None)[0].front == first.front
+    asked = emulated.answer_request(what, 0, ask, None)[0].front
+    assert asked is not None
+    assert first.front is not None
+    assert [(point.mode, point.work_s, point.work_j) for point in (*asked.points, asked.maxn)] == [
+        (point.mode, point.work_s, point.work_j) for point in (*first.front.points, first.front.maxn)
+    ]
+    # Spreads of a few modes are summed in another order than those of all.
+    spreads = [[point.time_sd_log for point in front.points] for front in (asked, first.front)]
+    assert spreads[0] == pytest.approx(spreads[1], rel=1e-5)
 
-    monkeypatch.setattr("fedge.client.answers.will_change_scale", lambda *_: False)
-    ((stale, _),) = rounds_of(what, 1)
-    used, steps = first.report.memory.used, emulated.load_client(what, 0).setup.steps
-    warm = warm_up_steps(first.state.measurements)
-    slower = (8 // used.batch_size * steps + warm) / (steps + warm) * means(what).step_time_ratio(used)
-    assert stale.front.maxn.work_s / first.front.maxn.work_s == pytest.approx(slower, rel=0.005)
-    assert stale.front != first.front
 
 
 def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt():

@@ -13,7 +13,7 @@ from contracts.boards import at_maxn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.costs.cost_priors import build_inference_priors, build_priors, estimate_inference_cost
+from fedge.costs.cost_priors import BATCH_SPREAD, build_inference_priors, build_priors, estimate_inference_cost
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import load_workload_sizes
 from fedge.costs.layered_work import find_known_layers, find_profile_network
@@ -104,7 +104,7 @@ def test_between_two_sizes_the_logarithms_are_linear(size):
     )
     assert (mixed.label, mixed.batch_size, mixed.evidence) == ("estimated", size, None)
     assert mixed.source.startswith(f"interpolated between batch sizes {below} and {above} of resnet50-imagenet")
-    assert mixed.residual_time_sd_log == max(a.residual_time_sd_log, b.residual_time_sd_log)
+    assert mixed.residual_time_sd_log == max(BATCH_SPREAD, a.residual_time_sd_log, b.residual_time_sd_log)
 
 
 def test_beyond_the_last_size_by_a_factor_two_and_no_further():

@@ -149,7 +149,7 @@ def test_the_error_of_a_family_that_was_not_measured_is_larger():
         for name in ("resnet101", "densenet121")
     }
     assert "time off by 12 %" in told["resnet101"]
-    assert "time off by 18 %" in told["densenet121"]
+    assert "time off by 20 %" in told["densenet121"]
 
 
 def _observed(seconds: float, device: str = "agx-orin-64gb") -> RateObservation:
