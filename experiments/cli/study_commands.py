@@ -112,7 +112,7 @@ def fleet(
         str | None,
         typer.Option(
             help="coordinator: every board plans and learns by itself. columns: boards of a kind share what they "
-            "learn, for fleets of up to a million. By default columns from 2,000 boards on."
+            "learn, for fleets of up to a million. By default columns from 1,000 boards on."
         ),
     ] = None,
     out: cli.OutFile = None,

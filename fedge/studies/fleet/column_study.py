@@ -316,7 +316,7 @@ def plan_deadline(policy: PolicySpec, columns: FrontColumns) -> DeadlinePlan | N
     return PLANNERS[policy.name](columns, policy.limits) if policy.name in PLANNERS else None
 
 
-COLUMNS_FROM = 2_000
+COLUMNS_FROM = 1_000
 """Number of clients from which a study uses columns by default. Its boards are others at the same seed, so that smaller
 fleets, which a coordinator can play, change engine only on request."""
 COORDINATOR_S = 0.03
