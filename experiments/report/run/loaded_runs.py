@@ -133,7 +133,7 @@ def build_course(rounds: Sequence[RoundRow]) -> Course:
         if row.accuracy is not None:
             points.append((row.accuracy, row.end_s, joules, cost))
     course = Course(*zip(*points, strict=True)) if points else Course((), (), ())
-    return course if any(row.energy_cost is not None for row in rounds) else dataclasses.replace(course, costs=())
+    return course if all(row.energy_cost is not None for row in rounds) else dataclasses.replace(course, costs=())
 
 
 def find_cost(course: Course, target: float) -> tuple[float, float, float | None] | None:
