@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import TypeVar
 
 from fedge.errors import FedgeError, RunFailed
@@ -16,10 +18,13 @@ from fedge.import_path import start_children
 
 A = TypeVar("A")
 R = TypeVar("R")
+SignalHandler = Callable[[int, FrameType | None], None] | signal.Handlers
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 """Read by numeric libraries when they are loaded. Tasks fill the cores and use one thread each, with which results are
 the same bits on every machine.
 """
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end a command besides Ctrl-C, as far as the platform has them."""
 
 
 def limit_to_one_thread() -> AbstractContextManager[None]:
@@ -40,6 +45,32 @@ def set_environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def replace_handlers(handlers: Mapping[signal.Signals, SignalHandler]) -> Iterator[None]:
+    """Install signal handlers inside the block; a no-op outside the main thread, where Python forbids it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def raise_interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Act on a signal as on Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def handle_signals(
+    handler: SignalHandler = raise_interrupt, numbers: Iterable[signal.Signals] = SIGNALS
+) -> AbstractContextManager[None]:
+    """Call ``handler``, by default Ctrl-C's, on signals inside the block; without effect outside the main thread."""
+    return replace_handlers(dict.fromkeys(numbers, handler))
 
 
 def end_process(process: subprocess.Popen[bytes], limit_s: float) -> None:

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.garbage_collection",
         "fedge.groups",
         "fedge.json_reader",
+        "fedge.network_addresses",
         "fedge.strict_json",
         "fedge.phases",
         "fedge.jsonlines",

@@ -13,11 +13,12 @@ from typing import Any
 
 from experiments.backends.run_list import find_run_folders, list_runs
 from fedge.errors import BadInput
+from fedge.network_addresses import is_loopback
 from server.dashboard.http_server import ViewFeed, ViewSource, bind_socket, serve
 from server.dashboard.prometheus_metrics import make_exposition
 from server.dashboard.relay_source import RelaySource
 from server.dashboard.run_source import FleetSource, RunSource
-from server.dashboard.security import Access, build_access, generate_token, is_loopback, read_or_create_token
+from server.dashboard.security import Access, build_access, generate_token, read_or_create_token
 from server.dashboard.telemetry_ingest import RetentionLimits, ingest_app, open_ingest
 from server.dashboard.web_app import build_dashboard_app, build_index_app
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from fedge.child_processes import replace_handlers
 from fedge.errors import RunFailed
 from fedge.extras import build_install_command
 from fedge.import_path import ROOT
@@ -55,7 +55,6 @@ DROPPED_VARIABLES = (
     "FLWR_INTERNAL_GRPC_FLEET_API",
     "FLWR_OIDC_ENABLED",
 )
-SignalHandler = Callable[[int, FrameType | None], None] | signal.Handlers
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -184,20 +183,6 @@ def _watch_this_process(mark: str) -> Iterator[None]:
         watch.wait()
         if watch.stdin is not None:
             watch.stdin.close()
-
-
-@contextlib.contextmanager
-def replace_handlers(handlers: Mapping[signal.Signals, SignalHandler]) -> Iterator[None]:
-    """Install signal handlers inside the block; a no-op outside the main thread, where Python forbids it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:

@@ -30,10 +30,10 @@ from experiments.spec.user_plugins import list_plugin_files
 from fedge.atomic_files import write_text
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, SuperlinkSpec, list_boards
+from fedge.network_addresses import is_loopback
 from fedge.phases import begin_phase
 from fedge.studies.ray_session import ADDRESS_VARIABLE, uses_cluster
 from fedge.telemetry.run_folder import MODEL
-from server.dashboard.security import is_loopback
 from server.transport.client_port import LOST_PROCESS_TEXT
 
 logger = logging.getLogger(__name__)

@@ -117,7 +117,7 @@ def _attack(
 ) -> tuple[list[BoardFaultOutcome], bool]:
     """Attack the fleet, with the run of a command beside it if there is one."""
     from experiments.fleet import chaos_attack
-    from experiments.fleet.process_cleanup import handle_signals
+    from fedge.child_processes import handle_signals
 
     def report(one: BoardFaultOutcome) -> None:
         back = "is not back" if one.back_s is None else f"was back within {one.back_s:.0f} s"

@@ -97,8 +97,8 @@ def run_and_print(options: ConcurrentRunOptions, out: Path | None, *, as_json: b
         BadInput: If an option is invalid; raised before anything is started.
         RunFailed: If a worker cannot continue.
     """
-    from experiments.fleet.process_cleanup import handle_signals
     from experiments.report.analysis.concurrent_terminal import build_outcome_table
+    from fedge.child_processes import handle_signals
     from fedge.serving.concurrent_run import concurrent_run_to_dict, run_concurrent_jobs
 
     check_output("--out", out, RUN_START)

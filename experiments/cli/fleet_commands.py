@@ -154,7 +154,7 @@ def board(
     from experiments.backends.sim_backend import find_free_port
     from experiments.cli.dashboard_view import announce_page
     from experiments.fleet import selected_fleet, server_connection
-    from experiments.fleet.process_cleanup import handle_signals
+    from fedge.child_processes import handle_signals
 
     member = selected_fleet.read_fleet(_build_options(inventory, playbooks)).inventory.server
     server, page = server_connection.build_connection(member), server_connection.find_dashboard_address(member)

@@ -253,6 +253,6 @@ def _suggest_fix(reason: str, folder: Path) -> str:
 
 def interrupt_on_sigterm() -> AbstractContextManager[None]:
     """Treat SIGTERM as Ctrl-C inside the block, so that the run's processes are ended as well."""
-    from experiments.fleet.process_cleanup import handle_signals
+    from fedge.child_processes import handle_signals
 
     return handle_signals(numbers=(signal.SIGTERM,))

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from experiments.backends.run_processes import RUN_MARK
-from experiments.fleet.process_cleanup import end_playbook_on_error, handle_signals
+from experiments.fleet.process_cleanup import end_playbook_on_error
+from fedge.child_processes import handle_signals
 from fedge.errors import BadInput, RunFailed
 from fedge.extras import build_install_command
 

@@ -1,4 +1,4 @@
-"""Process cleanup: signals become ``KeyboardInterrupt``, and no process of a playbook outlives the command."""
+"""Cleanup of processes: none of a playbook outlives the command."""
 
 from __future__ import annotations
 
@@ -7,39 +7,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
-from experiments.backends.run_processes import (
-    SignalHandler,
-    find_descendants,
-    find_marked_processes,
-    replace_handlers,
-    send_signal,
-)
+from experiments.backends.run_processes import find_descendants, find_marked_processes, send_signal
 
 END_WITHIN_S = 5.0
 """Default grace period before an interrupted playbook is killed, in seconds."""
 LISTED_WITHIN_S = 10.0
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that end a command besides Ctrl-C, as far as the platform has them."""
-
 Alive = Callable[[], set[int]]
-
-
-def raise_interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Act on a signal as on Ctrl-C."""
-    raise KeyboardInterrupt
-
-
-def handle_signals(
-    handler: SignalHandler = raise_interrupt, numbers: Iterable[signal.Signals] = SIGNALS
-) -> AbstractContextManager[None]:
-    """Call ``handler``, by default Ctrl-C's, on signals inside the block; without effect outside the main thread."""
-    return replace_handlers(dict.fromkeys(numbers, handler))
 
 
 @contextlib.contextmanager

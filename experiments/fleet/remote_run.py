@@ -13,10 +13,9 @@ from pathlib import Path
 
 import yaml
 
-from experiments.fleet.process_cleanup import handle_signals
 from experiments.fleet.server_connection import END_LIMIT_S, SSH_FAILED, ServerConnection, explain_failure
 from experiments.spec.user_plugins import list_plugin_files
-from fedge.child_processes import end_process
+from fedge.child_processes import end_process, handle_signals
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.evidence_files import RECORD_SUFFIX

@@ -16,6 +16,7 @@ from experiments.fleet import inventory
 from experiments.fleet.inventory import Inventory, InventoryHost, format_names
 from experiments.fleet.playbook_runner import PlaybookCall
 from fedge.errors import BadInput
+from fedge.network_addresses import is_address
 
 EXAMPLES = tuple(ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"))
 """Networks reserved for documentation (RFC 5737); only the example inventory uses them."""
@@ -110,14 +111,10 @@ def _find_example_values(found: Inventory, only: str | None = None) -> Iterator[
 
 def is_example_value(text: str) -> bool:
     """Return whether a value contains an address or a path that occurs only in the example."""
-    addresses = filter(_is_address, ADDRESS.findall(text))
+    addresses = filter(is_address, ADDRESS.findall(text))
     return text.startswith(EXAMPLE_FOLDER) or any(
         ipaddress.ip_address(address) in net for address in addresses for net in EXAMPLES
     )
-
-
-def _is_address(text: str) -> bool:
-    return all(int(part) < 256 for part in text.split(".")) and not re.search(r"(^|\.)0\d", text)
 
 
 def find_missing_variables(plan: InventoryContext) -> Iterator[BadInput]:

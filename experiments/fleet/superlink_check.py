@@ -9,7 +9,7 @@ from cryptography import x509
 
 from fedge.errors import BadInput
 from fedge.experiment import SuperlinkSpec
-from server.dashboard.security import is_loopback
+from fedge.network_addresses import is_loopback
 
 CONNECT_TIMEOUT_S = 5.0
 """Default limit for a SuperLink to accept a connection, in seconds."""
@@ -52,4 +52,3 @@ def check_reachable(superlink: SuperlinkSpec) -> None:
         got = f"{superlink.address}, where nobody answers ({error.strerror or error})"
         right = "the address of a SuperLink that runs: start flower-superlink first (docs/how-to/fleet.md)"
         raise BadInput("superlink.address", got, right) from error
-

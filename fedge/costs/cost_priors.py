@@ -184,9 +184,7 @@ def _extrapolate(edge: CostProfile, batch_size: int) -> CostProfile:
     return _as_estimate((edge,), batch_size, Coefficients(time, edge.coefficients.power), where)
 
 
-def _as_estimate(
-    known: Sequence[CostProfile], batch_size: int, coefficients: Coefficients, where: str
-) -> CostProfile:
+def _as_estimate(known: Sequence[CostProfile], batch_size: int, coefficients: Coefficients, where: str) -> CostProfile:
     first = known[0]
     rougher = dataclasses.replace(
         first,

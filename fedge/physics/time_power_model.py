@@ -306,7 +306,9 @@ def compute_power_terms(power: Floats, parts: StepParts) -> Floats:
     host, gpu_side = parts.knobs.host, parts.knobs.gpu
     c, f, _, _ = host.split()
     _, _, g, m = gpu_side.split()
-    static, cores, cores_use, host_use, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = split_parameters(power, parts.knobs)
+    static, cores, cores_use, host_use, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = split_parameters(
+        power, parts.knobs
+    )
     cpu_on, gpu_on = np.exp((1.0 + af) * np.log(f)), np.exp((1.0 + ag) * np.log(g))
     t = parts.total_s
     busy = (

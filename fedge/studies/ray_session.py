@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedge.child_processes import THREAD_VARIABLES, set_environment
+from fedge.child_processes import THREAD_VARIABLES, handle_signals, set_environment
 from fedge.errors import BadInput, RunFailed, one_line
 from fedge.import_path import ROOT
 
@@ -115,7 +116,8 @@ def open_ray(cpus: float) -> Iterator[None]:
         yield
         return
     # Ray prints messages of its machines to standard output, which is for a command's results.
-    with redirect_stdout(sys.stderr), _join_cluster() if uses_cluster(os.environ) else _start_private_ray(cpus):
+    opened = _join_cluster() if uses_cluster(os.environ) else _start_private_ray(cpus)
+    with redirect_stdout(sys.stderr), opened, handle_signals(numbers=(signal.SIGTERM,)):  # Ray's own prints its stack
         yield
 
 

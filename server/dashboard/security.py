@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 import secrets
 import socket
@@ -15,6 +14,7 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 from fedge.errors import BadInput
+from fedge.network_addresses import is_address, is_loopback
 
 MIN_TOKEN_LENGTH = 16
 """Characters of a token; 16 random characters of base64 are 96 bits, too many to guess."""
@@ -55,7 +55,7 @@ class Access:
     def knows_host(self, header: str) -> bool:
         """Return True if a request's Host header names this dashboard, which prevents DNS rebinding."""
         name = parse_host(header)
-        return name in self.names or (_is_address(name) and (self.any_address or is_loopback(name)))
+        return name in self.names or (is_address(name) and (self.any_address or is_loopback(name)))
 
     def may_read(self, authorization: str, cookies: str) -> bool:
         """Return True if a request has the token or its cookie; compared in constant time."""
@@ -80,22 +80,9 @@ def build_access(host: str, port: int, token: str | None, extra_names: tuple[str
     wide = not is_loopback(host)
     own = {socket.gethostname().lower(), socket.getfqdn().lower()} if wide else set()
     names = frozenset({"localhost", *own, *(f"{name}.local" for name in own if "." not in name), *extra_names})
-    if not _is_address(host):
+    if not is_address(host):
         names |= {host.lower()}
     return Access(token, names, any_address=wide, cookie=f"fedge-board-{port}")
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only programs on this machine can connect to ``host``."""
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def parse_host(header: str) -> str:

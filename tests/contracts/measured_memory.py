@@ -15,7 +15,7 @@ from fedge.worker.tasks import TrainingTask, cross_entropy
 
 CLASSES = 10
 HAS_HALF_KERNELS = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-"""Without AVX-512, oneDNN has no recurrent kernel of half precision and fails: torch's own operators are run instead."""
+"""Without AVX-512, oneDNN has no recurrent kernel of half precision and fails: torch's own operators run instead."""
 
 
 class Attention(nn.Module):

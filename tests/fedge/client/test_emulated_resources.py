@@ -14,7 +14,6 @@ from fedge.client.corrections import to_reference
 from fedge.client.emulated import EmulatedClient, load_client
 from fedge.client.emulated_resources import true_peak_mb
 from fedge.client.memory_scaling import ScalingContext, build_narrow_offers, choose_first_attempt
-from fedge.client.round_state import warm_up_steps
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec
 from fedge.flower.update_codec import count_encoded_bytes, encode_answer
@@ -321,7 +320,6 @@ def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monke
     # Spreads of a few modes are summed in another order than those of all.
     spreads = [[point.time_sd_log for point in front.points] for front in (asked, first.front)]
     assert spreads[0] == pytest.approx(spreads[1], rel=1e-5)
-
 
 
 def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt():

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.errors import BadInput
+from fedge.network_addresses import is_loopback
 from server.dashboard.security import (
     Access,
     build_access,
     generate_token,
-    is_loopback,
     parse_host,
     read_or_create_token,
 )
