@@ -114,6 +114,10 @@ def test_pauses_grow_to_a_minute_and_differ(failures, random):
     assert retry_pause_s(failures, random) <= retry_pause_s(failures + 1, random)
 
 
+def test_pauses_double_up_to_a_minute():
+    assert [retry_pause_s(failures, 1.0) for failures in (1, 2, 3, 6, 7, 10_000)] == [1.0, 2.0, 4.0, 32.0, 60.0, 60.0]
+
+
 def test_a_message_that_failed_goes_again_before_all_others_with_what_is_now(tmp_path):
     link = FakeLink("again", OSError("no route"), "taken", "taken")
     box, sender, states = sender_of(tmp_path, link)
