@@ -3,7 +3,8 @@
 python tests/mutants/run_mutants.py [--mutants N] [--seed N] [--minutes M] [--tests FOLDER,...] [PACKAGE ...]
 
 The sources are changed in a temporary copy of the current folder. Of the tests that run the changed line, those of the
-module's own test file come first, then the quickest.
+module's own test file come first, then the quickest; slow ones, which start processes, are left out. What no test runs
+counts as not covered.
 """
 
 import argparse
@@ -60,6 +61,10 @@ class BaseRun:
     reached: Mapping[str, Mapping[int, Sequence[str]]]
 
 
+class BaseFailed(Exception):
+    """The tests fail without a mutant."""
+
+
 class TestSelection:
     """Plug-in of pytest that runs the named tests only, in that order."""
 
@@ -110,7 +115,7 @@ def main() -> int:
             base = run_base(home, given.tests.split(","), given.packages)
             print(f"{len(base.durations_s)} tests passed in {sum(base.durations_s.values()):.0f} s", flush=True)
             try_mutants(home, base, given, ends_s, counted)
-    except AssertionError as failure:
+    except BaseFailed as failure:
         print(failure)
         return 2
     except KeyboardInterrupt:
@@ -148,14 +153,15 @@ def run_base(home: Path, tests: Sequence[str], packages: Sequence[str]) -> BaseR
     """Run all tests once and return what each reached.
 
     Raises:
-        AssertionError: One of them failed; its name.
+        BaseFailed: One of them failed, or there are none.
     """
     outcome, data = home.parent / "base.json", home.parent / "base.coverage"
     run_process(lambda: _record_base(tests, packages, outcome, data))
-    assert outcome.exists(), f"The tests ended without a result: python -m pytest {' '.join(tests)}"
+    if not outcome.exists():
+        raise BaseFailed(f"The tests end without a result: python -m pytest {' '.join(tests)}")
     found = json.loads(outcome.read_text(encoding="utf-8"))
-    assert not found["failed"], f"A test fails without a mutant: {found['failed']}"
-    assert found["durations_s"], f"No tests in {', '.join(tests)}"
+    if found["failed"] or not found["durations_s"]:
+        raise BaseFailed(f"A test fails without a mutant: {found['failed']}" if found["failed"] else "No tests")
     from coverage import CoverageData
 
     measured = CoverageData(str(data))
