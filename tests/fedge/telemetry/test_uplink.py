@@ -309,3 +309,10 @@ def test_the_first_message_is_not_counted_and_a_direction_is_measured_for_a_seco
     down_mbps, up_mbps = measure_link(AnsweringConnection(200), "/telemetry", itertools.count(0.0, 0.25).__next__)
 
     assert down_mbps == up_mbps == pytest.approx(2 * 8e-6 * LINK_MESSAGE_BYTES / 1.0), "two messages of two ticks each"
+
+
+def test_a_refused_message_tells_how_long_it_took():
+    with pytest.raises(uplink._RefusedMessage, match="408") as caught:
+        measure_link(AnsweringConnection(408), "/telemetry", itertools.count(10.0, 0.25).__next__)
+
+    assert caught.value.took_s == 0.25
