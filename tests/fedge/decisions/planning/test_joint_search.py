@@ -171,6 +171,14 @@ def test_a_large_fleets_plan_is_within_a_percent_of_its_bound():
         assert found.gap <= 0.01
 
 
+def test_a_fleet_of_too_many_ends_of_options_is_planned_as_well_on_a_grid_of_deadlines(monkeypatch):
+    monkeypatch.setattr(joint_search, "MAX_CANDIDATES", 0)
+    problem = draw_problem(3, clients=100, modes=16, options=6)
+    found = solve_joint(problem, JointLimits(min_value=0.9 * float(problem.value.max(axis=1).sum())))
+    assert found.feasible
+    assert found.gap <= 0.01
+
+
 @given(problems_with_limits(), st.booleans())
 def test_no_battery_is_emptied_below_its_floor_whatever_limits_are_given_up(drawn, exact):
     problem, limits = drawn
