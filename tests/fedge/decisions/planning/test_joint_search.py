@@ -157,6 +157,20 @@ def test_a_few_clients_get_the_best_of_all_choices_where_the_rounded_optimum_is_
     assert found.gap <= joint_search.EXACT_GAP
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_clients_with_fewer_modes_than_others_get_the_best_of_all_choices(seed):
+    whole = draw_problem(seed, clients=4, modes=4, options=2)
+    lacking = np.arange(4) >= np.random.default_rng(seed).integers(1, 5, 4)[:, None]
+    problem = replace(
+        whole,
+        work_s=np.where(lacking, np.inf, whole.work_s),
+        above_j=np.where(lacking, np.inf, whole.above_j),
+    )
+    for limits in (JointLimits(), JointLimits(min_value=0.6)):
+        best, found = find_least_cost(problem, limits), solve_joint(problem, limits)
+        assert (found.cost if found.feasible else None) == pytest.approx(best, rel=1e-9)
+
+
 def test_a_large_fleets_plan_is_within_a_percent_of_its_bound():
     problem = draw_problem(3, clients=400, modes=16, options=6)
     most_w, most_value = replace_limits(problem)[2], float(problem.value.max(axis=1).sum())
