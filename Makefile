@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests that start Ansible or whole test hosts take many minutes, and the hosts need root, so they have their own command.
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
-.PHONY: help setup wheel quickstart test test-fast test-long test-monitor test-wheel test-vendor test-fleet test-faults fuzz coverage check lint types layers format docs bench clean
+.PHONY: help setup wheel quickstart test test-fast test-long test-monitor test-wheel test-vendor test-fleet test-faults fuzz mutants coverage check lint types layers format docs bench clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +80,10 @@ test-faults: setup ## Kills and other faults at random instants; prints tried an
 # make fuzz FUZZ="--inputs 20000 store-wal", or FUZZ="--hours 8 --keep found".
 fuzz: setup ## Hostile inputs to every parser; prints tried and failed per target (FUZZ="--inputs N | --hours H [TARGET ...]")
 	@$(BIN)/python tests/fuzz/run_targets.py $(FUZZ)
+
+# make mutants MUTANTS="--mutants 60 fedge/powerd"
+mutants: setup ## Small changes to the sources that no test notices; prints noticed per package (MUTANTS="--mutants N [PACKAGE ...]")
+	@$(BIN)/python tests/mutants/run_mutants.py $(MUTANTS)
 
 # Under the tracer tests take half as long again, or twice as long, and those with a time limit may miss it: so failed tests
 # (pytest's 1) are left to `make test`, and only the figures count here.

@@ -139,6 +139,12 @@ def test_the_knee_lies_farthest_below_the_chord_of_the_front(predictions, agains
     assert all(depth[i] < depth[chosen] + 1e-9 for i in range(chosen))
 
 
+def test_the_knee_weighs_time_and_energy_by_their_own_ranges():
+    step_s, joules = [1.0, 1.2, 2.2, 7.4], [1.65, 1.28, 1.05, 1.0]
+
+    assert find_knee(table(step_s, [j / t for j, t in zip(joules, step_s, strict=True)]), "energy").row == 2
+
+
 @given(tables(), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_the_weighted_choice_is_what_brute_force_finds(predictions, weight):
     choice = find_best_weighted(predictions, weight)

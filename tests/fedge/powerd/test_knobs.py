@@ -5,7 +5,7 @@ import pytest
 from fedge.powerd import knobs
 from fedge.powerd.config import Config
 from fedge.powerd.machine import Machine
-from fedge.powerd.write_plan import EmcFiles, LimitSpan
+from fedge.powerd.write_plan import EmcFiles, EmcState, LimitSpan
 
 BPMP, OVERRIDE = "/sys/kernel/debug/bpmp/debug", "/sys/kernel/debug/clk/override.emc"
 
@@ -45,6 +45,10 @@ def test_without_a_table_the_daemons_file_counts_and_then_the_highest_rate(tmp_p
 def test_the_memory_is_controlled_as_wanted_where_the_board_can(tmp_path, files, wanted, control):
     machine = machine_with(tmp_path, dict.fromkeys(files, "0"))
     assert knobs.choose_emc_control(knobs.find_emc_files(machine), wanted) == control
+
+
+def test_a_memory_that_cannot_be_locked_is_not_locked(tmp_path):
+    assert knobs.read_emc(Machine(str(tmp_path)), EmcFiles()) == EmcState(0, 0, locked=False, cap_hz=0)
 
 
 def test_gpus_are_told_by_their_device_tree_name_and_thors_are_described_only(tmp_path):

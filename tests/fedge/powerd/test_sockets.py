@@ -3,8 +3,14 @@
 import grp
 import os
 import socket
+import stat
 import struct
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from fedge.powerd import sockets
 from fedge.powerd.sockets import AccessGate, Peer, group_id, peer_of, user_group_ids
 
 
@@ -71,3 +77,24 @@ def test_the_machines_own_users_and_groups_are_found():
     assert 0 in user_group_ids(0)
     assert group_id(grp.getgrgid(0).gr_name) == 0
     assert group_id("no-such-group-here") is None
+
+
+def fake_owner(monkeypatch, uid):
+    """Make every folder belong to a uid, and this process to 1000."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(Path, "lstat", lambda folder: SimpleNamespace(st_mode=stat.S_IFDIR | 0o755, st_uid=uid))
+
+
+@pytest.mark.parametrize("owner", [0, 1000])
+def test_a_folder_of_root_or_of_this_user_is_used(tmp_path, monkeypatch, owner):
+    with monkeypatch.context() as patch:
+        fake_owner(patch, owner)
+        sockets.make_folder(tmp_path, 0o755)
+
+
+@pytest.mark.parametrize("owner", [1, 1001])
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch, owner):
+    with monkeypatch.context() as patch:
+        fake_owner(patch, owner)
+        with pytest.raises(sockets.CannotStart, match="belongs to uid"):
+            sockets.make_folder(tmp_path, 0o755)

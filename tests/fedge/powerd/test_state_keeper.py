@@ -76,6 +76,8 @@ def test_the_file_is_on_disk_before_it_has_its_name_and_the_folder_after(tmp_pat
     spy(Path, "replace")
     state_keeper.save_state(tmp_path, state_keeper.SavedState("boot", STATE))
     assert order == ["fsync", "replace", "fsync"]
+    state_keeper.remove_state(tmp_path)
+    assert order[3:] == ["fsync"]
 
 
 def test_a_changed_number_is_found_by_the_checksum(tmp_path):

@@ -185,6 +185,13 @@ def test_nvpmodel_is_asked_again_only_where_a_preset_was_set(bench):
     assert bench.done("get")["changed"] is False
 
 
+def test_get_tells_the_preset_that_was_put_back_at_once(bench):
+    bench.done("set", preset="5W")
+    assert bench.done("get")["preset"]["name"] == "5W"
+    bench.done("restore")
+    assert bench.done("get")["preset"]["name"] == "MAXN"
+
+
 def test_changed_tells_of_the_daemons_own_changes_alone(bench):
     bench.board.now = TOP._replace(cores=3)  # by somebody at a terminal
     told = bench.done("get")

@@ -90,6 +90,8 @@ def test_the_whole_work_of_a_refused_client_is_compared_with_maxn_and_a_part_of_
 
     assert (row.status, row.error, fleet.refused) == ("failed", "refused: too far off", 1)
     assert (row.maxn_energy_j is None) == (fleet.maxn_energy_j is None) == (asked_steps == 11)
+    if asked_steps == 10:
+        assert fleet.maxn_energy_j == pytest.approx(row.maxn_energy_j + settled.clients[1].maxn_energy_j)
 
 
 def test_a_cancelled_board_is_booked_until_enough_others_are_done():
@@ -198,6 +200,7 @@ CLIENTS = st.lists(
     max_size=6,
 )
 CHARGED = BatterySpec(capacity_wh=1.0, charging_w=1.0)
+STATUSES = ("done", "late", "failed", "cancelled")
 ACTIONS = ("accept", "drop", "discount", "partial")
 
 
@@ -235,6 +238,9 @@ def test_however_a_round_ends_for_a_board_its_battery_lost_what_its_row_says(cli
         if row.board in settled.lost and not flat:
             assert until_s == pytest.approx(leaves)
         assert not silent or (row.status, until_s) == ("failed", pytest.approx(over_s))
+    fleet, statuses = round_row(settled, None), [row.status for row in settled.clients]
+    assert fleet.selected == len(statuses)
+    assert {name: getattr(fleet, name) for name in STATUSES} == {name: statuses.count(name) for name in STATUSES}
 
 
 def test_only_a_late_board_whose_reply_joins_later_tells_how_its_training_went():

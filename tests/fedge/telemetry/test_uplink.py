@@ -114,6 +114,10 @@ def test_pauses_grow_to_a_minute_and_differ(failures, random):
     assert retry_pause_s(failures, random) <= retry_pause_s(failures + 1, random)
 
 
+def test_pauses_double_up_to_a_minute():
+    assert [retry_pause_s(failures, 1.0) for failures in (1, 2, 3, 6, 7, 10_000)] == [1.0, 2.0, 4.0, 32.0, 60.0, 60.0]
+
+
 def test_a_message_that_failed_goes_again_before_all_others_with_what_is_now(tmp_path):
     link = FakeLink("again", OSError("no route"), "taken", "taken")
     box, sender, states = sender_of(tmp_path, link)
@@ -305,3 +309,10 @@ def test_the_first_message_is_not_counted_and_a_direction_is_measured_for_a_seco
     down_mbps, up_mbps = measure_link(AnsweringConnection(200), "/telemetry", itertools.count(0.0, 0.25).__next__)
 
     assert down_mbps == up_mbps == pytest.approx(2 * 8e-6 * LINK_MESSAGE_BYTES / 1.0), "two messages of two ticks each"
+
+
+def test_a_refused_message_tells_how_long_it_took():
+    with pytest.raises(uplink._RefusedMessage, match="408") as caught:
+        measure_link(AnsweringConnection(408), "/telemetry", itertools.count(10.0, 0.25).__next__)
+
+    assert caught.value.took_s == 0.25

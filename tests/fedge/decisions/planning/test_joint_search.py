@@ -148,12 +148,49 @@ def test_rounding_the_relaxed_optimum_keeps_the_limits_and_its_bound_holds(
         assert best <= found.cost * SLACK
 
 
+@pytest.mark.parametrize(("seed", "power_share", "min_value"), [(10, np.inf, 0.8), (22, 0.5, 0.0), (39, np.inf, 0.5)])
+def test_a_few_clients_get_the_best_of_all_choices_where_the_rounded_optimum_is_not(seed, power_share, min_value):
+    problem = draw_problem(seed, clients=4, modes=3, options=3)
+    limits = JointLimits(power_w=power_share * replace_limits(problem)[2], min_value=min_value)
+    found = solve_joint(problem, limits)
+    assert found.cost == pytest.approx(find_least_cost(problem, limits), rel=1e-9)
+    assert found.gap <= joint_search.EXACT_GAP
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_clients_with_fewer_modes_than_others_get_the_best_of_all_choices(seed):
+    whole = draw_problem(seed, clients=4, modes=4, options=2)
+    lacking = np.arange(4) >= np.random.default_rng(seed).integers(1, 5, 4)[:, None]
+    problem = replace(
+        whole,
+        work_s=np.where(lacking, np.inf, whole.work_s),
+        above_j=np.where(lacking, np.inf, whole.above_j),
+    )
+    for limits in (JointLimits(), JointLimits(min_value=0.6)):
+        best, found = find_least_cost(problem, limits), solve_joint(problem, limits)
+        assert (found.cost if found.feasible else None) == pytest.approx(best, rel=1e-9)
+
+
 def test_a_large_fleets_plan_is_within_a_percent_of_its_bound():
     problem = draw_problem(3, clients=400, modes=16, options=6)
-    for limits in (JointLimits(), JointLimits(min_value=0.7), JointLimits(min_value=0.3, deadline_s=25.0)):
+    most_w, most_value = replace_limits(problem)[2], float(problem.value.max(axis=1).sum())
+    for limits in (
+        JointLimits(),
+        JointLimits(power_w=0.15 * most_w, min_value=0.5 * most_value),
+        JointLimits(min_value=0.7),
+        JointLimits(min_value=0.3, deadline_s=25.0),
+    ):
         found = solve_joint(problem, limits)
         assert found.feasible
         assert found.gap <= 0.01
+
+
+def test_a_fleet_of_too_many_ends_of_options_is_planned_as_well_on_a_grid_of_deadlines(monkeypatch):
+    monkeypatch.setattr(joint_search, "MAX_CANDIDATES", 0)
+    problem = draw_problem(3, clients=100, modes=16, options=6)
+    found = solve_joint(problem, JointLimits(min_value=0.9 * float(problem.value.max(axis=1).sum())))
+    assert found.feasible
+    assert found.gap <= 0.01
 
 
 @given(problems_with_limits(), st.booleans())

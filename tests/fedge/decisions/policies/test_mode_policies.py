@@ -317,6 +317,13 @@ def test_balanced_without_a_deadline_is_what_brute_force_finds(predictions, weig
     assert score[row] == pytest.approx(min(s for s, t in zip(score, time_s, strict=True) if t <= longest_s))
 
 
+def test_balanced_takes_the_fastest_mode_where_none_keeps_the_slowdown():
+    predictions = table([2.5, 1.5, 2.0], [5.0, 9.0, 10.0])
+    decision = decide("balanced", predictions, max_slowdown=0.5)
+    assert (row_of(predictions, decision.mode), decision.feasible) == (1, False)
+    assert decision.why == "No mode ends within 0.5 times MAXN's 17.5 s; the fastest takes 13.5 s."
+
+
 def test_without_a_round_to_wait_for_a_board_s_idling_counts_until_its_own_end():
     """The slow mode has fewer joules above idling (56 to 64) but more in all (88 to 80)."""
     predictions = table([2.0, 1.0], [5.5, 10.0])
