@@ -24,11 +24,11 @@ from fedge.experiment import Experiment, FleetBoard, PolicySpec, list_boards
 from fedge.registry import split_names
 from fedge.studies.fleet.client_columns import build_board_experiment, build_run_experiment, count_board_steps
 from fedge.studies.fleet.column_study import (
-    COLUMNS_FROM,
     ENGINES,
     check_columns,
     count_clients,
     describe_faster_engine,
+    prefers_columns,
     run_column_study,
 )
 from fedge.studies.fleet.fleet_costs import map_presets_to_modes
@@ -128,8 +128,7 @@ def build_fleet_study(options: FleetStudyOptions, note: Callable[[str], None] = 
 def _choose_engine(options: FleetStudyOptions, experiment: Experiment) -> str:
     if options.engine not in (None, *ENGINES):
         raise BadInput("--engine", repr(options.engine), f"one of {', '.join(ENGINES)}")
-    large = count_clients(experiment) >= COLUMNS_FROM
-    return options.engine or ("columns" if large else "coordinator")
+    return options.engine or ("columns" if prefers_columns(experiment) else "coordinator")
 
 
 def build_policy(name: str, own: PolicySpec) -> PolicySpec:

@@ -9,6 +9,7 @@ profile of the same network.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ CARRIED_TIME_ERROR = 0.6
 CARRIED_POWER_ERRORS = (0.2, 0.31)
 """Errors of log time and log power of training profiles carried to another workload, the latter on their own board and
 on another one: root mean squares over all modes of the seven calibrated tables of training."""
+CARRIED_INFERENCE_ERRORS = (0.76, 0.3)
+"""The same of profiles carried to inference of another workload, over the ten calibrated tables of inference."""
 BATCH_SPREAD = 0.10
 """Spread of time and power between calibrated batch sizes, log units, whose 90 % intervals hold 90 % of the values of
 tables with one batch size left out (``fedge study transfer --part layers``)."""
@@ -88,12 +91,13 @@ def build_inference_priors(
     calibrated: Sequence[CostProfile] | None = None,
     *,
     unseen: str | None = None,
+    layered: bool = True,
 ) -> tuple[CostProfile, ...]:
     """Return prior profiles for inferring batches of a workload on a board, the most credible first.
 
-    Inference profiles of other workloads come first, at this batch size, interpolated, or rescaled from the nearest
-    size; then their training profiles. Within each group the order is: same board, closest workload in FLOP and bytes,
-    nearest board. Without measurements they are 31 % off in time; the priors of training, unscaled, are 190 % off.
+    The estimate from the layers comes first if they are known; then inference profiles of other workloads, at this
+    batch size, interpolated, or rescaled from the nearest size; then their training profiles. Within each group the
+    order is: same board, closest workload in FLOP and bytes, nearest board.
 
     Args:
         device: The board.
@@ -103,6 +107,7 @@ def build_inference_priors(
         calibrated: The profiles to choose from, of either kind; None for all that are shipped with fedge.
         unseen: SHA-256 of a table that must stay unknown, for evaluations; every series with a profile fitted to it is
             excluded.
+        layered: Whether to include the estimate from the layers.
 
     Raises:
         BadInput: There is no profile of another workload.
@@ -123,11 +128,34 @@ def build_inference_priors(
         distance = size_distance(wanted, known) if wanted and known else math.inf
         return first.kind == "train", of != device, distance, board_distance(of, device), first.workload
 
-    carried = []
-    for those in sorted(others, key=credibility):
-        here = carry_to_board(_start_profile(those, batch_size), device, specs)
-        carried.append(_transfer_to_workload(here, workload, batch_size))
-    return tuple(carried)
+    carried = [
+        _transfer_to_workload(carry_to_board(_start_profile(those, batch_size), device, specs), workload, batch_size)
+        for those in sorted(others, key=credibility)
+    ]
+    known = tuple(itertools.chain(*others))
+    estimate = _estimate_inference(device, workload, batch_size, specs, known) if layered else None
+    return tuple(carried if estimate is None else (estimate, *carried))
+
+
+def _estimate_inference(
+    device: DeviceSpec,
+    workload: str,
+    batch_size: int,
+    specs: Mapping[str, DeviceSpec],
+    others: Sequence[CostProfile],
+) -> CostProfile | None:
+    """Return the estimate from the workload's layers by other networks' profiles, or None if there is none."""
+    layers = find_known_layers(workload, "infer")
+    if layers is None or not has_data_sheet(device):
+        return None
+    known = [profile for profile in others if find_profile_network(profile) != layers.network]
+    timed = [one for one in load_timed_steps() if one.network != layers.network]
+    try:
+        return estimate_network_cost(
+            device, Workload(workload, batch_size, "infer", layers), specs, calibrated=known, timed=timed
+        )
+    except BadInput:  # inference of no other network is known
+        return None
 
 
 def _sort_key(profile: CostProfile) -> tuple[str, str, int]:
@@ -224,6 +252,8 @@ def _transfer_to_workload(profile: CostProfile, workload: str, batch_size: int) 
         batch_size=batch_size,
         kind="infer",
         coefficients=Coefficients(profile.coefficients.time + logs, profile.coefficients.power),
+        time_error_log=CARRIED_INFERENCE_ERRORS[0],
+        power_error_log=CARRIED_INFERENCE_ERRORS[1],
     )
 
 

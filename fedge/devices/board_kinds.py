@@ -176,7 +176,7 @@ def list_priors(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
     """
     specs = catalogue.load_catalogue()
     if work.kind == "infer":
-        others = build_inference_priors(spec, work.name, work.batch_size, specs)
+        others = build_inference_priors(spec, work.name, work.batch_size, specs, layered=False)
         known = any(profile.workload == work.name for profile in load_calibrated_inference())
     else:
         others = build_priors(spec, work.name, specs, batch_size=work.batch_size, layered=False)

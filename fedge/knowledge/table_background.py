@@ -85,7 +85,7 @@ def build_background(
     notes += _note_unknown_exclusions(profiles, without, excluded)
     if spec is None:
         notes.append(f"{table.device} is not in the catalogue (`fedge devices list`): priors are not scaled to it")
-    rated = spec is not None and sources.rate_profiles  # without the layers, the order of the priors says as much
+    rated = len({prior.time_error_log for prior in priors}) > 1  # else the order of the priors says as much
     return TableBackground(
         PriorKnowledge(
             resolve_maxn(table, spec),

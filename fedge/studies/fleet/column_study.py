@@ -344,6 +344,16 @@ def check_columns(experiment: Experiment) -> None:
         raise BadInput(field, got, f"{right}, or --engine coordinator: columns do not play this")
 
 
+def prefers_columns(experiment: Experiment) -> bool:
+    """Return whether a study uses columns by default: for large fleets, and for very large ones also where columns
+    refuse a field, since a coordinator would take hours.
+    """
+    clients = count_clients(experiment)
+    return clients >= 2 * COLUMNS_FROM or (
+        clients >= COLUMNS_FROM and not any(True for _ in _list_unsupported(experiment))
+    )
+
+
 def describe_faster_engine(experiment: Experiment, command: str) -> str | None:
     """Return a note with the command for columns, if they play an experiment that takes a coordinator over a minute."""
     clients, rounds = count_clients(experiment), experiment.rounds

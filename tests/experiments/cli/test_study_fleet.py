@@ -77,21 +77,24 @@ def test_wrong_input_is_one_line_that_names_it(config, asked, words):
 
 
 def test_large_fleets_are_played_in_columns_unless_asked_otherwise(config):
-    def engine_of(count: int, engine: str | None = None) -> str:
-        overrides = (f"fleet.1.count={count}",)
+    def engine_of(count: int, engine: str | None = None, *more: str) -> str:
+        overrides = (f"fleet.1.count={count}", *more)
         return build_fleet_study(FleetStudyOptions(config, overrides=overrides, engine=engine)).jobs[0].engine
 
-    assert [engine_of(1998), engine_of(1999), engine_of(999_999)] == ["coordinator", "columns", "columns"]
-    assert [engine_of(2, "columns"), engine_of(1999, "coordinator")] == ["columns", "coordinator"]
+    assert [engine_of(998), engine_of(999), engine_of(999_999)] == ["coordinator", "columns", "columns"]
+    assert [engine_of(2, "columns"), engine_of(999, "coordinator")] == ["columns", "coordinator"]
+    assert engine_of(1998, None, "late.action=discount") == "coordinator"
+    with pytest.raises(BadInput, match="columns do not play this"):
+        engine_of(1999, None, "late.action=discount")
 
 
 @pytest.mark.parametrize(
     ("count", "asked", "said"),
     [
         (
-            999,
+            899,
             {},
-            ["balanced: 1,000 boards take about 50 min here; `--engine columns` simulates such fleets in seconds"],
+            ["balanced: 900 boards take about 45 min here; `--engine columns` simulates such fleets in seconds"],
         ),
         (999, {"engine": "coordinator"}, []),
         (999, {"overrides": ("late.action=discount",)}, []),

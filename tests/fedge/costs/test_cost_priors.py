@@ -146,8 +146,11 @@ def test_a_workload_that_nobody_inferred_is_refused_with_the_known_ones():
 @pytest.mark.parametrize("name", ["agx-orin-64gb", "nano"])
 def test_no_prior_saw_its_workload_and_inference_comes_first(name, workload, size):
     priors = build_inference_priors(SPECS[name], workload, size, SPECS)
+    carried = build_inference_priors(SPECS[name], workload, size, SPECS, layered=False)
 
-    kinds = [prior.source.partition(" of ")[0] for prior in priors]
+    by_layers = find_known_layers(workload, "infer") is not None
+    assert [prior.source.startswith("layers of ") for prior in priors] == [*[True] * by_layers, *[False] * len(carried)]
+    kinds = [prior.source.partition(" of ")[0] for prior in carried]
     assert kinds == sorted(kinds)
     assert {"inference", "training"} == set(kinds)
     for prior in priors:
