@@ -168,9 +168,9 @@ RATED_LOSS = 0.2
 """The same where the priors' errors are known, which say most: 0.15 and 0.3 do as well, and 0 or 0.5 is slightly worse
 (``fedge study transfer --part predictor``)."""
 RATED_EXPONENT = 3.0
-"""How the weight of a prior falls with its expected error. With 2, which would be right for independent errors, profiles
-of other workloads count too much, since they are off together: without measurements the time of training is off by 22 %
-in ``fedge study transfer --part predictor`` instead of 17. With 4, one of 55 choices is slower than promised."""
+"""How the weight of a prior falls with its expected error. With 2, as of independent errors, profiles of other
+workloads count too much, since they are off together: without measurements the time of training is off by 22 % in
+``fedge study transfer --part predictor`` instead of 17. With 4, one of 55 choices is slower than promised."""
 REFERENCE_GAIN = 0.7
 """Gain of credibility by a reference's residuals, log units. Default; a larger value prefers references for longer."""
 PRIOR_WIDTHS = (1.0, 2.0, 4.0)

@@ -95,13 +95,13 @@ def test_a_prior_that_comes_later_is_less_credible_and_so_is_a_reference():
     assert (np.diff(referred) < 0).all()
 
 
-def test_priors_with_known_errors_count_by_their_variances_time_and_power_apart():
+def test_priors_with_known_errors_count_by_them_time_and_power_apart():
     errors = ((0.2, 0.4), (0.6, 0.1), (0.6, 0.1))
     found = list_prior_sources(PriorKnowledge(MAXN, PRIORS[:3], errors=errors))
 
     weights = np.exp([(source.log_credibility, source.log_power_credibility) for source in found])
     ranks = np.exp(-RATED_LOSS * np.arange(3.0))[:, None]
-    np.testing.assert_allclose(weights / ranks, [[1.0, 1 / 16], [1 / 9, 1.0], [1 / 9, 1.0]])
+    np.testing.assert_allclose(weights / ranks, [[1.0, 1 / 64], [1 / 27, 1.0], [1 / 27, 1.0]])
 
 
 def test_a_smooth_reference_comes_before_every_prior_and_a_rough_one_after():
