@@ -133,7 +133,7 @@ def build_inference_priors(
         for those in sorted(others, key=credibility)
     ]
     known = tuple(itertools.chain(*others))
-    estimate = _estimate_inference(device, workload, batch_size, specs, known) if layered else None
+    estimate = _estimate_inference(device, workload, batch_size, specs=specs, others=known) if layered else None
     return tuple(carried if estimate is None else (estimate, *carried))
 
 
