@@ -27,6 +27,7 @@ from fedge.experiment import Experiment, ExporterSpec
 from fedge.extras import build_install_command
 from fedge.studies.ray_session import (
     LOOPBACK_VARIABLE,
+    OWN_RAY_VARIABLE,
     check_address,
     choose_port,
     is_free_port,
@@ -148,7 +149,7 @@ def open_dashboard(n_nodes: int, folder: Path, port: int | None) -> Iterator[Ray
             token_file = temp / "token"
             token_file.touch(mode=0o600)
             token_file.write_text(token, encoding="utf-8")
-            inside = SETTINGS | {"RAY_ADDRESS": address, "RAY_AUTH_TOKEN": token}
+            inside = SETTINGS | {"RAY_ADDRESS": address, "RAY_AUTH_TOKEN": token, OWN_RAY_VARIABLE: "1"}
             with set_environment(inside):
                 yield RayDashboard(dashboard, token_file)
 

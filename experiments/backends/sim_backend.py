@@ -30,9 +30,8 @@ from experiments.spec.user_plugins import list_plugin_files
 from fedge.atomic_files import write_text
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, SuperlinkSpec, list_boards
-from fedge.network_addresses import is_loopback
 from fedge.phases import begin_phase
-from fedge.studies.ray_session import ADDRESS_VARIABLE, uses_cluster
+from fedge.studies.ray_session import OWN_RAY_VARIABLE, uses_cluster
 from fedge.telemetry.run_folder import MODEL
 from server.transport.client_port import LOST_PROCESS_TEXT
 
@@ -49,7 +48,7 @@ def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) 
     """
     app = stage_app(folder, list_plugin_files(experiment.plugins), config={"experiment": "", "folder": ""})
     cores = os.cpu_count() or 1
-    if uses_cluster(os.environ) and not is_loopback(os.environ[ADDRESS_VARIABLE].rpartition(":")[0]):
+    if uses_cluster(os.environ) and OWN_RAY_VARIABLE not in os.environ:
         begin_phase("checking the cluster's machines", announce=True)
         cores = check_machines(app.resolve())
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}

@@ -23,6 +23,8 @@ from fedge.errors import BadInput, RunFailed, one_line
 from fedge.import_path import ROOT
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
+OWN_RAY_VARIABLE = "FEDGE_OWN_RAY"
+"""Set where RAY_ADDRESS is that of a Ray which this process has started, which has no other machines."""
 LISTENS_WITHIN_S = 5.0
 """Default limit for a cluster's machine to accept a connection, in seconds."""
 ASKED_EVERY_S, HEAD_GONE_S = 1.0, 20.0

@@ -19,6 +19,7 @@ from contracts.processes import list_commands, wait_for
 from experiments.backends import flower_app, run_processes, sim_backend
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry
+from fedge.studies.ray_session import OWN_RAY_VARIABLE
 
 CLIENT = """
 import json
@@ -320,19 +321,21 @@ def test_without_ray_address_the_run_starts_its_own_ray_with_no_more_cores_than_
 
 
 @pytest.mark.parametrize(
-    ("address", "boards", "nodes"),
+    ("setting", "boards", "nodes"),
     [
-        ("", 1, 1),
-        ("", 100, 4),
-        ("127.0.0.1:6379", 100, 4),  # this machine's own, as --ray-dashboard starts it
-        ("192.0.2.7:6379", 100, 64),
+        ({}, 1, 1),
+        ({}, 100, 4),
+        ({"RAY_ADDRESS": "127.0.0.1:6379", OWN_RAY_VARIABLE: "1"}, 100, 4),  # as --ray-dashboard starts it
+        ({"RAY_ADDRESS": "192.0.2.7:6379"}, 100, 64),
     ],
 )
 def test_the_boards_share_a_node_for_each_core_of_the_machine_or_the_cluster(
-    address, boards, nodes, monkeypatch, tmp_path
+    setting, boards, nodes, monkeypatch, tmp_path
 ):
     started: list[int] = []
-    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(sim_backend.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(sim_backend, "check_machines", lambda app: 64)
     monkeypatch.setattr(sim_backend, "simulate", lambda app, folder, config, n_nodes, **_: started.append(n_nodes))
