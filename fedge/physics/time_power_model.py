@@ -105,7 +105,7 @@ def as_knob_table(x: Floats | KnobTable) -> KnobTable:
 def tabulate_shares(x: Floats) -> KnobTable:
     """Return shares of shape (n, 4) as a table of their combinations, in single precision.
 
-    Curves of single precision take a third of the time and differ by about 1e-6: exponentials and logarithms of double
+    Curves of single precision take half of the time and differ by about 1e-6: exponentials and logarithms of double
     precision are not vectorised on most processors.
     """
     axes = tuple(split_axis(knob) for knob in x.T)
