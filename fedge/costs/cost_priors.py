@@ -149,11 +149,9 @@ def _estimate_inference(
     if layers is None or not has_data_sheet(device):
         return None
     known = [profile for profile in others if find_profile_network(profile) != layers.network]
-    timed = [one for one in load_timed_steps() if one.network != layers.network]
-    try:
-        return estimate_network_cost(
-            device, Workload(workload, batch_size, "infer", layers), specs, calibrated=known, timed=timed
-        )
+    work = Workload(workload, batch_size, "infer", layers)
+    try:  # without timed steps, from which an evaluation could not leave out a family or a board
+        return estimate_network_cost(device, work, specs, calibrated=known, timed=())
     except BadInput:  # inference of no other network is known
         return None
 
