@@ -48,7 +48,7 @@ def mode_choice(
     ] = None,
     rounds: Rounds = 100,
     policies: Annotated[
-        str, typer.Option("--policies", help="Policies, separated by commas: fedge, bofl, maxn, oracle.")
+        str, typer.Option("--policies", help="Policies, separated by commas: fedge, bofl, maxn, oracle, neighbours.")
     ] = "fedge",
     seeds: cli.Seeds = 10,
     steps: Annotated[

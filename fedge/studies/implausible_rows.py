@@ -48,13 +48,26 @@ def find_plausible_rows(table: ProfileTable, maxn: PowerMode) -> NDArray[np.bool
     return plausible
 
 
+def predict_power_from_neighbours(table: ProfileTable, maxn: PowerMode) -> Floats:
+    """Return the power of every mode as its neighbours tell it, in watts: the model times exp(n), shape (n,)."""
+    fitted = fit_table(table.modes, maxn, table.step_s, table.power_w)
+    modelled = time_power_model.compute_power_w(fitted, maxn, table.modes)
+    residuals = np.log(table.power_w / modelled)
+    near = [_find_median(residuals, rows) for rows in _find_neighbours(table.modes)]
+    watts: Floats = modelled * np.exp(near)
+    return watts
+
+
 def _find_outliers(residuals: Floats, near: list[list[int]]) -> NDArray[np.bool_]:
     sd = robust_sd(residuals - np.median(residuals))
     far = (np.abs(residuals) > OUTLIER_LOG) & (np.abs(residuals) > OUTLIER_SD * sd)
     for row in np.flatnonzero(far):
-        around = float(np.median(residuals[near[row]])) if near[row] else 0.0
-        far[row] = abs(residuals[row] - around) > OUTLIER_LOG
+        far[row] = abs(residuals[row] - _find_median(residuals, near[row])) > OUTLIER_LOG
     return far
+
+
+def _find_median(residuals: Floats, rows: list[int]) -> float:
+    return float(np.median(residuals[rows])) if rows else 0.0
 
 
 def _find_neighbours(modes: Modes) -> list[list[int]]:

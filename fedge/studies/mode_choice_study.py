@@ -36,6 +36,7 @@ from fedge.protocols import Predictor
 from fedge.registry import split_names
 from fedge.seeds import make_generator
 from fedge.studies.bofl import BoflClient
+from fedge.studies.implausible_rows import predict_power_from_neighbours
 from fedge.studies.task_pool import run_jobs
 from fedge.types import (
     DeviceSpec,
@@ -56,7 +57,7 @@ LATE_TOLERANCE = 0.01
 """Relative excess over a deadline from which a round counts as missed."""
 SETTLED_ROUND = 10
 """Round from which on a board should know its modes."""
-POLICIES = ("fedge", "bofl", "maxn", "oracle")
+POLICIES = ("fedge", "bofl", "maxn", "oracle", "neighbours")
 STUDY_EXPLORER = "active"
 STUDY_MODES = 60
 """Number of different modes that a board may probe in this study.
@@ -177,6 +178,9 @@ def run_mode_choice(job: ModeChoiceJob) -> ModeChoiceResult:
         runs = [bofl.run_round(steps, deadline_s) for deadline_s in deadlines_s]
     elif job.policy == "oracle":
         runs = [truth.run_oracle_round(steps, deadline_s) for deadline_s in deadlines_s]
+    elif job.policy == "neighbours":
+        believed_j = table.step_s * predict_power_from_neighbours(table, table.modes[truth.maxn])
+        runs = [truth.run_oracle_round(steps, deadline_s, believed_j) for deadline_s in deadlines_s]
     elif job.policy == "maxn":
         runs = [(truth.measure_part(truth.maxn, steps),) for _ in deadlines_s]
     else:
@@ -207,9 +211,13 @@ class _TableTruth:
         table = self.table
         return Measurement(table.modes[row], steps, float(table.step_s[row]), float(table.power_w[row]))
 
-    def run_oracle_round(self, steps: int, deadline_s: float) -> RoundParts:
-        """Return the oracle's round: least energy within the deadline over all splits into two modes."""
-        split = find_best_split(self.table.step_s, self.step_j, steps, deadline_s)
+    def run_oracle_round(self, steps: int, deadline_s: float, believed_j: Floats | None = None) -> RoundParts:
+        """Return the oracle's round: least energy within the deadline over all splits into two modes.
+
+        ``believed_j`` are joules per step of every mode that are chosen by instead of the true ones.
+        """
+        step_j = self.step_j if believed_j is None else believed_j
+        split = find_best_split(self.table.step_s, step_j, steps, deadline_s)
         if split is None:
             return (self.measure_part(int(np.argmin(self.table.step_s)), steps),)
         slow = (self.measure_part(split.slow, split.steps),) if split.steps else ()
