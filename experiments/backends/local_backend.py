@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 
 from fedge.child_processes import count_cores, exit_with_parent
@@ -27,6 +28,8 @@ from server.transport.client_port import IncomingReply, LocalPort, OutgoingReque
 
 MIN_CLIENT_ROUNDS = 400
 # A process takes some seconds to start and to import torch; fewer rounds of clients than these are done sooner without.
+FORKED = multiprocessing.get_context("forkserver")
+"""Workers are forked from a process without threads: a child of this one would inherit locks that its threads hold."""
 
 
 ClientQuestion = tuple[int, OutgoingRequest]
@@ -42,6 +45,19 @@ def count_jobs(experiment: Experiment) -> int:
         return min(experiment.jobs, clients)
     nested = multiprocessing.parent_process() is not None
     return 1 if nested or clients * experiment.rounds < MIN_CLIENT_ROUNDS else min(count_cores(), clients)
+
+
+def start_fork_server(experiment: Experiment) -> None:
+    """Start the process that the workers of a run are forked from, if it has any.
+
+    Called while the experiment is still checked, it imports torch for all workers beside this process, which does the
+    same for itself.
+    """
+    if count_jobs(experiment) < 2:
+        return
+    FORKED.set_forkserver_preload([__name__, "fedge.worker.trainer"])
+    with start_children():
+        forkserver.ensure_running()
 
 
 class LocalClients:
@@ -81,12 +97,11 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[LocalClients]
     if jobs < 2:
         yield LocalClients(experiment, folder)
         return
-    # Spawned, not forked: a forked child inherits threads' locks and may hang.
-    context = multiprocessing.get_context("spawn")
+    start_fork_server(experiment)
     arguments = experiment.model_dump_json(), folder
     before = {process.pid for process in multiprocessing.active_children()}
     # This process answers for a share of its own: it needs torch anyway, to evaluate the model, and would only wait.
-    pools = [ProcessPoolExecutor(1, context, _start_worker, arguments) for _ in range(jobs - 1)]
+    pools = [ProcessPoolExecutor(1, FORKED, _start_worker, arguments) for _ in range(jobs - 1)]
     try:
         with start_children():
             for pool in pools:

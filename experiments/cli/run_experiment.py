@@ -85,6 +85,10 @@ def run(
     begin_phase("checking task, data, boards and their costs")
     from experiments.backends import launcher
 
+    if experiment.backend == "local" and not dry_run:
+        from experiments.backends import local_backend
+
+        local_backend.start_fork_server(experiment)
     experiment = launcher.add_tags(experiment, tags or ())
     changes = [parse_override(override) for override in overrides]
     folder = launcher.choose_folder(experiment, out, name=name, changes=changes)
