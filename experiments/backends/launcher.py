@@ -95,6 +95,14 @@ def _find_unused(folder: Path) -> Path:
     return next(name for name in itertools.chain([folder], names) if not name.exists())
 
 
+def start_early(experiment: Experiment) -> None:
+    """Start what takes seconds to start and can meanwhile be done without: the ``local`` backend's workers."""
+    if experiment.backend == "local":
+        from experiments.backends import local_backend
+
+        local_backend.start_fork_server(experiment)
+
+
 def check_runnable(experiment: Experiment) -> None:
     """Check everything about an experiment that can be known before it runs.
 

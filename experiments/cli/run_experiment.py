@@ -85,10 +85,8 @@ def run(
     begin_phase("checking task, data, boards and their costs")
     from experiments.backends import launcher
 
-    if experiment.backend == "local" and not dry_run:
-        from experiments.backends import local_backend
-
-        local_backend.start_fork_server(experiment)
+    if not dry_run:
+        launcher.start_early(experiment)
     experiment = launcher.add_tags(experiment, tags or ())
     changes = [parse_override(override) for override in overrides]
     folder = launcher.choose_folder(experiment, out, name=name, changes=changes)
@@ -117,6 +115,7 @@ def resume(
     from experiments.backends import launcher
 
     experiment, console = launcher.load_saved_experiment(folder), make_console(stderr=as_json)
+    launcher.start_early(experiment)
     with prefix_errors(str(folder / run_folder.RUN_YAML)):
         launcher.check_runnable(experiment)
     port = resolve_ray_port(ray_dashboard, ray_dashboard_port)
