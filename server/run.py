@@ -33,7 +33,7 @@ from server.state import checkpoint
 from server.state.fleet_availability import build_availability
 from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, OverdueReplies
 
-RESUME_ADVICE = "what was told before is kept: mend that, then resume"
+RESUME_ADVICE = "finished rounds are kept: mend that, then resume the run"
 PREDECESSOR_WAIT_S = 60.0
 """Wait of a resumed run for the server process before it, which outlives a killed SuperLink for some seconds."""
 CLAIM_FILE = ".claim"

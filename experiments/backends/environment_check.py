@@ -106,16 +106,24 @@ def _check_fleet() -> str:
 
 def _check_data() -> list[EnvironmentFinding]:
     from fedge.workloads import find_datasets
+    from fedge.workloads.federated_files import FILE_SOURCES
 
     data = [
-        EnvironmentFinding(f"data {name}", present, where, "" if present else _build_data_remedy(name, where))
+        EnvironmentFinding(
+            f"data {name}",
+            present,
+            where,
+            "" if present else _build_data_remedy(name, where, fetched=name not in FILE_SOURCES),
+        )
         for name, present, where in find_datasets()
     ]
     return [*data, _check_profiles()]
 
 
-def _build_data_remedy(name: str, where: str) -> str:
-    return _build_remedy("train") if name == "digits" else f"put it there or let a run fetch it ({where})"
+def _build_data_remedy(name: str, where: str, *, fetched: bool) -> str:
+    if name == "digits":
+        return _build_remedy("train")
+    return f"put it there or let a run fetch it ({where})" if fetched else f"put its files there ({where})"
 
 
 def _check_profiles() -> EnvironmentFinding:

@@ -190,7 +190,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     begun = (folder / run_folder.CHECKPOINTS).is_dir()
     earlier_s = read_wall_s(folder) if begun else 0.0  # unknown if that part of the run was interrupted
     started_s = time.monotonic()
-    if not _is_finished(experiment, folder):
+    if not is_finished(experiment, folder):
         begin_phase("starting the clients")
         try:
             (backend or _load_backend(experiment.backend))(experiment, folder, refresh)
@@ -209,7 +209,10 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     run_summary.write_memory_notes(folder, summary)
     from experiments.report.run.run_page import write_report
 
-    write_report([folder], folder / run_folder.REPORT)
+    try:
+        write_report([folder], folder / run_folder.REPORT)
+    except OSError as error:
+        raise RunFailed(f"all rounds are done, but not the report: {error.strerror}") from error
     if experiment.exporters:
         _hand_over(experiment, folder)
     return summary
@@ -253,7 +256,7 @@ def load_saved_experiment(folder: Path) -> Experiment:
     return load_experiment(path)
 
 
-def _is_finished(experiment: Experiment, folder: Path) -> bool:
+def is_finished(experiment: Experiment, folder: Path) -> bool:
     """Return whether all rounds are done, or as many as this energy budget allows; the model file is written last."""
     if not (folder / run_folder.MODEL).is_file():
         return False

@@ -97,7 +97,8 @@ Settings = Annotated[
 ]
 WorkerSocket = Annotated[str | None, typer.Option("--worker-socket", metavar="SOCKET", help="The worker's socket.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of repetitions.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random choices.")]
+SEED_HELP = "Seed of all random choices, an emulated board's deviation included."
+Seed = Annotated[int, typer.Option("--seed", min=0, help=SEED_HELP)]
 
 
 OUTPUTS = {"out", "html", "as_json"}

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+HTML_START = "<!doctype html"
+"""How a page of fedge begins."""
+
+
 def check_output(option: str, path: Path | None, starts: str) -> None:
     """Check that a file can be written, and may be: it is new, or begins with ``starts``, ignoring case, like this
     command's output.
@@ -40,9 +44,18 @@ def check_output(option: str, path: Path | None, starts: str) -> None:
         return
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise BadInput(option, str(path), "the path of a file in a folder that exists")
+    check_replaceable(option, path, starts)
+    write_output(option, path, lambda file: probe_folder(file.parent))
+
+
+def check_replaceable(option: str, path: Path, starts: str) -> None:
+    """Check that a file is new or this command's own output, as ``check_output`` does.
+
+    Raises:
+        BadInput: It is another file, a folder or a device.
+    """
     if path.exists() and not (path.is_file() and _starts_with(path, starts)):
         raise BadInput(option, f"{path}, which holds something else", "a new file, or this command's earlier output")
-    write_output(option, path, lambda file: probe_folder(file.parent))
 
 
 def check_folder(option: str, folder: Path) -> None:
@@ -85,7 +98,7 @@ class Outputs:
             BadInput: If one of them cannot be written (``check_output``), or both are the same.
         """
         check_output("--out", self.out, starts)
-        check_output("--html", self.html, "<!doctype html")
+        check_output("--html", self.html, HTML_START)
         if self.out is not None and self.html is not None and self.out.absolute() == self.html.absolute():
             raise BadInput("--html", str(self.html), "another file than --out")
 

@@ -17,7 +17,9 @@ import typer
 
 from experiments.cli.command_options import AsJson, Jobs, Overrides, Run
 from experiments.cli.command_output import (
+    HTML_START,
     check_folder,
+    check_replaceable,
     make_console,
     print_json,
     print_line,
@@ -67,6 +69,7 @@ def report(
     target = out or (runs[0] / run_folder.REPORT if len(runs) == 1 else Path(COMPARISON_FILE))
     if target.is_dir():
         raise BadInput("--out", str(target), "the path of an HTML file, not a folder")
+    check_replaceable("--out", target, HTML_START)
     write_output("--out", target, lambda path: write_report(folders, path, sweep_report.build_sweep_sections(runs)))
     sys.stdout.write(f"{target.resolve()}\n")
     if tables is None:

@@ -10,6 +10,7 @@ import typer
 
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import (
+    SEED_HELP,
     AsJson,
     Board,
     DefaultCommandGroup,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 def layers(
     network: Network,
     *,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per step.")] = 1,
     input_shape: InputShape = None,
     kind: StepKind = "infer",
     top: Annotated[int, typer.Option(min=0, help="Number of costliest layers to show.")] = 10,
@@ -79,7 +80,8 @@ def select_board(
     max_epoch_s: Annotated[float | None, typer.Option(help="Limit of an epoch's time, in seconds.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of an epoch.")] = 50_000,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Samples per step; by default the workload's own, otherwise 16.")
+        int | None,
+        typer.Option(min=1, max=2**16, help="Samples per step; by default the workload's own, otherwise 16."),
     ] = None,
     input_shape: InputShape = None,
     objective: Annotated[
@@ -129,7 +131,7 @@ def evaluate(
     leave_network_out: Annotated[
         bool, typer.Option("--leave-network-out", help="Also predict each network from the others alone.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all random choices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help=SEED_HELP)] = 0,
     out: OutFile = None,
     as_json: AsJson = False,
 ) -> None:

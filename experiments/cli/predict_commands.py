@@ -13,6 +13,7 @@ import typer
 from experiments.cli import command_options as cli
 from experiments.cli.command_options import AsJson, ChartPage, build_options, command_group
 from experiments.cli.command_output import (
+    HTML_START,
     Outputs,
     check_folder,
     check_output,
@@ -410,7 +411,7 @@ def pareto(
 
 def _check_outputs(model: Path, out: Path | None, html: Path | None) -> None:
     taken = {model.resolve(): "the model"}
-    for option, path, starts in (("--out", out, ",".join(CSV_COLUMNS[:6])), ("--html", html, "<!doctype html")):
+    for option, path, starts in (("--out", out, ",".join(CSV_COLUMNS[:6])), ("--html", html, HTML_START)):
         if path is None:
             continue
         if path.resolve() in taken:

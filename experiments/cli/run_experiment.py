@@ -40,6 +40,8 @@ RayPort = Annotated[
 ]
 NO_BOARD_MESSAGE = "no board can be asked"
 """The server's message if boards are gone for good or their batteries too low."""
+LEARNING_RATE_HINT = "a lower learning rate may help"
+"""Part of the server's message if a loss or a weight is not finite."""
 
 
 BUDGET_HINT = "raise policy.budget_j"
@@ -115,7 +117,10 @@ def resume(
     from experiments.backends import launcher
 
     experiment, console = launcher.load_saved_experiment(folder), make_console(stderr=as_json)
-    launcher.start_early(experiment)
+    if launcher.is_finished(experiment, folder):
+        print_lines(console, ["all rounds are done: summary and report are written anew"])
+    else:
+        launcher.start_early(experiment)
     with prefix_errors(str(folder / run_folder.RUN_YAML)):
         launcher.check_runnable(experiment)
     port = resolve_ray_port(ray_dashboard, ray_dashboard_port)
@@ -251,6 +256,8 @@ def _suggest_fix(reason: str, folder: Path) -> str:
         return f"then {resume} runs it"
     if NO_BOARD_MESSAGE in reason:
         return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
+    if LEARNING_RATE_HINT in reason:
+        return f"lower workload.learning_rate in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"
 
 

@@ -346,7 +346,8 @@ def horizontal_line(y: float, colour: str, *, width: float = 1.2) -> dict[str, A
 def row_axis(names: Sequence[str]) -> dict[str, Any]:
     """Return a vertical axis of numbered rows with names, the first one on top; long names are on two lines."""
     count = len(names)
-    texts = [text.replace(", ", ",<br>") if len(text) > MAX_ROW_NAME else text for text in _escape_texts(names)]
+    broken = Markup(",<br>")  # as a string it would be escaped too
+    texts = [text.replace(", ", broken) if len(text) > MAX_ROW_NAME else text for text in _escape_texts(names)]
     ticks = {"tickvals": list(range(count)), "ticktext": texts}
     return {**ticks, "range": [count - 0.4, -0.6], "showgrid": False, "fixedrange": True}
 

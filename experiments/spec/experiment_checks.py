@@ -62,6 +62,7 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads import NULL_TASK, load_experiment_task
+from fedge.workloads.datasets import translate_refusals
 from fedge.workloads.partitions import split_task
 from fedge.workloads.rate_schedule import check_schedule
 from fedge.yaml_files import format_value
@@ -327,11 +328,13 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
     try:
         task = load_experiment_task(experiment)
         if name.endswith(workloads.TASK_FILE_SUFFIX):
-            _try_step(experiment, task)
+            with translate_refusals():
+                _try_step(experiment, task)
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
-        raise BadInput("workload.task", repr(name), f"a working task ({registry.describe_failure(error)})") from error
+        got = f"{name}, which fails: {registry.describe_failure(error)}"
+        raise BadInput("workload.task", got, "functions that fit each other and the data") from error
     shares = split_task(
         experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )

@@ -75,9 +75,9 @@ def predict_memory(
     Raises:
         BadInput: If the network or board is invalid.
     """
+    spec = catalogue.find(device)  # first: counting layers takes seconds
     known = find_known_network(model) if input_shape is None else None
     network = known or load_network_cost(model, parse_input_shape(input_shape))
-    spec = catalogue.find(device)
     return predict_network_memory(network, spec, batch_size, limit_mb=usable_mb(spec), setup=setup)
 
 

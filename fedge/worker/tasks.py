@@ -117,10 +117,10 @@ def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
         name,
         sha256=sha256,
         build=_make_checked_build(name, calls["model"]),
-        loss=calls.get("loss", cross_entropy),
+        loss=_make_checked_scalar(name, "loss", calls["loss"]) if "loss" in calls else cross_entropy,
         data=data,
-        metric=calls.get("metric"),
-        optimizer=calls.get("optimizer"),
+        metric=_make_checked_scalar(name, "metric", calls["metric"]) if "metric" in calls else None,
+        optimizer=_make_checked_optimizer(name, calls["optimizer"]) if "optimizer" in calls else None,
     )
 
 
@@ -184,6 +184,29 @@ def _make_checked_build(name: str, model: Callable[..., Any]) -> "Callable[[Shap
         return net
 
     return build
+
+
+def _make_checked_scalar(name: str, part: str, function: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
+    def compute(scores: Tensor, labels: Tensor) -> Tensor:
+        value = function(scores, labels)
+        if getattr(value, "ndim", None) == 0:
+            return value
+        shape = getattr(value, "shape", None)
+        got = repr(type(value).__name__) if shape is None else f"a tensor of shape {tuple(shape)}"
+        raise BadTask(name, f"{part}{SIGNATURES[part]} that returns {got}", "a scalar tensor, such as its mean")
+
+    return compute
+
+
+def _make_checked_optimizer(name: str, make: Callable[..., Any]) -> Callable[[Any, float, float], Any]:
+    def optimizer(parameters: Any, learning_rate: float, momentum: float) -> Any:
+        found = make(parameters, learning_rate, momentum)
+        if not hasattr(found, "zero_grad"):
+            got = f"optimizer{SIGNATURES['optimizer']} that returns {type(found).__name__!r}"
+            raise BadTask(name, got, "an optimiser of torch.optim")
+        return found
+
+    return optimizer
 
 
 def _make_checked_data(name: str, read: Callable[..., Any]) -> "Callable[[Dict[str, Any]], Data]":

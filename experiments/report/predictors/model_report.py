@@ -21,6 +21,7 @@ from fedge.decisions.mode_objectives import compute_step_energy_j
 from fedge.knowledge.model_file import ModelInfo
 from fedge.knowledge.model_summary import ModelSummary, PhysicalBreakdown
 from fedge.knowledge.saved_model import ModeFront, ModePoint, PredictionInterval
+from fedge.predictors.explorers.budgeted_explorer import POWER_SETTLE_S, STEPS
 from fedge.types import Label, Measurement, PowerMode, Prediction, Predictions
 
 MAX_TABLE_ROWS = 20
@@ -157,7 +158,8 @@ def describe_facts(facts: ModelSummary) -> Iterator[tuple[str, str]]:
     yield "fitted to", f"{which} modes of {origin.source} ({origin.label}){picked}"
     if origin.sha256:
         yield "", f"sha256 {origin.sha256[:12]}"
-    yield "profiling", f"{duration(origin.profiling_s)}, {energy(origin.profiling_j)}"
+    each = f"{STEPS} steps and {POWER_SETTLE_S:g} s of settling per mode"
+    yield "profiling", f"{duration(origin.profiling_s)}, {energy(origin.profiling_j)}, estimated: {each}"
     throttled = sum(measurement.throttled for measurement in facts.measurements)
     if throttled:
         yield "throttled", f"{throttled} of the measurements, which have a low weight"
@@ -386,9 +388,8 @@ def write_front_page(front: ModeFront, facts: ModelSummary, predictions: Predict
     """Write the page atomically."""
     about, many = facts.about, len(front.points) > MAX_PAGE_ROWS
     dear = "draws more power" if front.against == "power" else "needs more energy"
-    lead = (
-        f"{len(front.points)} of {facts.candidates:,} modes: a mode that is faster than one of them {dear} (predicted)."
-    )
+    which = f"{len(front.points):,} of {facts.candidates:,} modes"
+    lead = f"{which}: a mode that is faster than one of them {dear} (predicted)."
     some = f" {MAX_PAGE_ROWS} modes of the front, evenly spread;" if many else ""
     knobs = "Which knob is lowered first when a step may take longer."
     sources = tuple((text_cell(word), text_cell(sentence)) for word, sentence in describe_facts(facts))

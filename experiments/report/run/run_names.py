@@ -124,7 +124,7 @@ def find_differences(experiments: Sequence[Experiment], without: Collection[str]
 def _list_fields(experiment: Experiment, without: Collection[str]) -> Iterator[tuple[str, str]]:
     for key, value in _flatten("", experiment.model_dump(mode="json")):
         if re.split(r"[.\[]", key, maxsplit=1)[0] not in without and not key.startswith(NETWORK_LAYERS):
-            yield key, str(value)
+            yield key, str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _is_name(key: str) -> bool:

@@ -163,7 +163,7 @@ def _all_rounds_chart(run: LoadedRun, view: RunSample, rows: Sequence[ClientRow]
     layout = line.build_layout(f"fleet clock ({scale.unit})", (visible[0][1], visible[-1][2]), data)
     evaluated = EVALUATED if any(row.evaluation_s for row in view.rounds) else ""
     caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + evaluated + view.note
-    return Chart("timeline", "All rounds", caption, data, layout=layout, height_px=line.height_px, spans=spans)
+    return Chart("timeline", "Rounds over time", caption, data, layout=layout, height_px=line.height_px, spans=spans)
 
 
 def _round_frame(run: LoadedRun, view: RunSample, one: RoundRow, rows: Sequence[ClientRow]) -> ChartFrame:

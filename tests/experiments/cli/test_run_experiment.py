@@ -70,6 +70,9 @@ def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on()
     assert _suggest_fix("no round was played: 0 J; raise policy.budget_j in run.yaml", Path("runs/a")) == (
         "then `fedge resume runs/a` runs it"
     )
+    assert "lower workload.learning_rate" in _suggest_fix(
+        "refused: its loss is nan; a lower learning rate may help", Path("a")
+    )
     assert _suggest_fix("round 2: strategy Mine failed", Path("runs/a")) == "`fedge resume runs/a` tries again"
 
 

@@ -121,6 +121,21 @@ READ = "from fedge.worker.sources import read\ndef data(source):\n    return rea
             lambda task: task.data({}),
             r"my_task\.py: data\(source\): got int instead of a data set",
         ),
+        (
+            PLAIN + "def loss(s, y):\n    return s\n",
+            lambda task: task.loss(torch.zeros(3, 2), torch.zeros(3)),
+            r"loss\(scores, labels\) that returns a tensor of shape \(3, 2\); a scalar tensor",
+        ),
+        (
+            PLAIN + "def metric(s, y):\n    return 'good'\n",
+            lambda task: task.metric(torch.zeros(3, 2), torch.zeros(3)),
+            r"metric\(scores, labels\) that returns 'str'; a scalar tensor",
+        ),
+        (
+            PLAIN + "def optimizer(parameters, learning_rate, momentum):\n    return None\n",
+            lambda task: task.optimizer([], 0.1, 0.9),
+            r"optimizer\(parameters, learning_rate, momentum\) that returns 'NoneType'; an optimiser of torch\.optim",
+        ),
         (PLAIN + READ, lambda task: task.data({"folder": "/no/such"}), "^/no/such: got no such folder"),
     ],
 )

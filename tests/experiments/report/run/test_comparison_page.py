@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.report.chart import row_axis
 from experiments.report.run.comparison_page import RunPoint, build_pareto_charts, describe_groups, list_front
 from experiments.report.run.loaded_runs import load_runs
+from experiments.report.run.run_names import find_differences
 from experiments.report.run.run_page import write_report
 from experiments.report.run.seed_comparison import group_by_experiment
 from fedge.confidence_interval import ConfidenceInterval
+from fedge.experiment import Experiment
 
 PLACES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12)
 
@@ -127,3 +130,20 @@ def test_names_are_escaped(make_run, tmp_path):
     assert not re.search(r"<img|b<script>", page.partition("<script>")[0])
     data = re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)
     assert "<" not in data[1]
+
+
+def test_a_long_name_of_a_row_is_on_two_lines_and_still_escaped():
+    assert row_axis(["maxn", "least-energy, deadline_s 120 <b>"])["ticktext"] == [
+        "maxn",
+        "least-energy,<br>deadline_s 120 &lt;b&gt;",
+    ]
+
+
+def test_whole_numbers_in_names_have_no_decimals():
+    build = Experiment.model_validate
+    files = [
+        {"fleet": [{"device": "nano"}], "policy": {"name": "least-energy", "deadline_s": limit}}
+        for limit in (90, 120.5)
+    ]
+
+    assert [one["policy.deadline_s"] for one in find_differences([build(file) for file in files])] == ["90", "120.5"]

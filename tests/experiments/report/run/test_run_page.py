@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -403,3 +404,18 @@ def test_the_command_prints_where_the_report_lies(make_run, capsys, monkeypatch,
     assert (tmp_path / "comparison.html").is_file()
     write_run_report([one], tmp_path / "new" / "r.html")
     assert (tmp_path / "new" / "r.html").is_file()
+    write_run_report([one], tmp_path / "new" / "r.html")  # its own earlier page may be replaced
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "pipe"])
+def test_what_is_no_page_is_never_replaced_by_one(make_run, tmp_path, name):
+    other = tmp_path / name
+    if name == "pipe":
+        os.mkfifo(other)
+    else:
+        other.write_text("mine", "utf-8")
+
+    with pytest.raises(BadInput, match="which holds something else"):
+        write_run_report([make_run("a")], other)
+
+    assert other.is_fifo() if name == "pipe" else other.read_text("utf-8") == "mine"
