@@ -6,6 +6,7 @@ import atexit
 import gc
 import logging
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -98,7 +99,7 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[LocalClients]
         yield LocalClients(experiment, folder)
         return
     start_fork_server(experiment)
-    arguments = experiment.model_dump_json(), folder
+    arguments = experiment.model_dump_json(), folder, dict(os.environ)
     before = {process.pid for process in multiprocessing.active_children()}
     # This process answers for a share of its own: it needs torch anyway, to evaluate the model, and would only wait.
     pools = [ProcessPoolExecutor(1, FORKED, _start_worker, arguments) for _ in range(jobs - 1)]
@@ -131,12 +132,14 @@ _experiment: Experiment
 _folder: Path
 
 
-def _start_worker(experiment_json: str, folder: Path) -> None:
-    """Prepare a worker process."""
+def _start_worker(experiment_json: str, folder: Path, environment: Mapping[str, str]) -> None:
+    """Prepare a worker process; the one that it is forked from may have been started in another environment."""
     global _experiment, _folder
     from experiments.spec.user_plugins import import_plugins
 
     exit_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.freeze)  # a process that ends need not look for garbage among all that it has loaded
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers

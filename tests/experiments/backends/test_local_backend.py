@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
 
-from experiments.backends.local_backend import MIN_CLIENT_ROUNDS, count_jobs, run_local
+from experiments.backends.local_backend import MIN_CLIENT_ROUNDS, count_jobs, open_clients, run_local
 from fedge.child_processes import count_cores
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
 from fedge.telemetry.store_reader import read_rows
@@ -54,3 +55,10 @@ def test_rows_and_model_do_not_depend_on_the_number_of_processes(alone, tmp_path
 
     assert outcome(shared) == outcome(alone)
     assert not multiprocessing.active_children()
+
+
+def test_workers_have_the_environment_of_their_run_and_not_of_the_first_one(tmp_path, monkeypatch):
+    for value in ("first", "second"):
+        monkeypatch.setenv("FEDGE_TEST", value)
+        with open_clients(SMALL.model_copy(update={"jobs": 2}), tmp_path) as clients:
+            assert clients._pools[0].submit(os.getenv, "FEDGE_TEST").result() == value
