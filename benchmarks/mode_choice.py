@@ -25,7 +25,7 @@ from fedge.studies.mode_choice_study import (
 
 CONSOLE = Console(width=130)
 RATIOS = (1.5, 2.0, 4.0)
-POLICIES = "fedge,bofl,maxn,oracle"
+POLICIES = "fedge,bofl,maxn,oracle,neighbours"
 PROCESSES = 2
 
 

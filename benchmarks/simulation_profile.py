@@ -2,10 +2,10 @@
 
     python benchmarks/simulation_profile.py --tools /path/to/python [--clients 100] [--rounds 10] [--policy balanced]
 
-The ``local`` backend in one process, digits-cnn, boards of four kinds. ``--tools`` is the Python, of the version that
-runs fedge, of an environment with ``pip install py-spy memray``; where it lacks one, its half is left out. Time: a
-sample of the stack belongs to the first function in it that ``PARTS`` names; importing counts apart wherever it
-happens. Memory: what is allocated at the peak, by the innermost function of fedge, or by torch.
+The ``local`` backend in one process, digits-cnn, boards of four kinds. The tools are in an environment of their own,
+with fedge's version of Python (``pip install py-spy memray``); ``--tools`` is its Python. Time: a sample of the stack
+belongs to the first function in it that ``PARTS`` names; importing counts apart wherever it happens. Memory: what is
+allocated at the peak, used or not, by the innermost function of fedge.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PARTS = {
     "predicting modes": ("_predict_modes ",),
     "choosing modes and trials": ("observe_round ", "choose_trial "),
     "offering fronts": ("build_offer ", "build_front "),
-    "planning and sharing measurements": ("FleetRequests._build_requests ", "plan_round ", "FleetPlanner."),
-    "aggregating and testing": ("merge_replies ", "Coordinator._evaluate"),
+    "sharing measurements": ("FleetRequests._build_requests ",),
+    "aggregating and testing": ("merge_replies ", "ImageTask.evaluate "),
     "storing rows and checkpoints": ("Coordinator._settle ", "RunLoop.finish_round ", "ProgressReporter."),
     "the page": ("render_report ",),
 }
@@ -91,6 +91,7 @@ def profile_time(tools: Path, experiment: Path) -> dict[str, float]:
     """Return seconds by part of a run; none without py-spy."""
     samples, py_spy = experiment.with_name("samples.txt"), tools.with_name("py-spy")
     if not py_spy.exists():
+        print(f"{py_spy} is not there: pip install py-spy beside {tools}, or name another Python by --tools")
         return {}
     run_command([str(py_spy), "record", "--format", "raw", "--rate", "100", "-o", str(samples), "--"], experiment, {})
     seconds: collections.Counter[str] = collections.Counter()
@@ -122,6 +123,7 @@ def profile_memory(tools: Path, experiment: Path) -> dict[str, float]:
         [tools, "-c", "import memray; print(memray.__path__[0])"], capture_output=True, text=True, check=False
     )
     if found.returncode != 0:
+        print(f"{tools} has no memray: pip install memray there, or name another Python by --tools")
         return {}
     packages = {"PYTHONPATH": str(Path(found.stdout.strip()).parent)}
     program = [sys.executable, "-m", "memray", "run", "--force", "--quiet", "-o", str(capture), "-m"]

@@ -38,6 +38,10 @@ def escape_controls(text: str) -> str:
     )
 
 
+LOWER_RATE = "a lower learning rate may help"
+"""Advice where a loss or a weight is not finite; the launcher knows a run that failed for it by this."""
+
+
 class FedgeError(Exception):
     """Base class of the errors that fedge raises deliberately; the text is meant for the user and safe to print."""
 

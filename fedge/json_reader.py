@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from fedge.errors import BadInput, FedgeError, one_line
 
 MAX_BYTES = 200_000_000
 """Largest file. The layers of a network and the knowledge of a fleet have megabytes; LEAF's largest file has 100 MB."""
-PART_BYTES = 1_000_000
-"""Bytes to read at once, a divisor of ``MAX_BYTES``."""
 MAX_DEPTH = 60
 """Deepest nesting of lists and objects. A message has 8 levels; Python ends the process's stack at about 1,000."""
 MAX_WHOLE = 2**63
@@ -35,9 +32,8 @@ def read_json(path: Path, right: str, *, finite: bool = True) -> Any:
         BadInput: The file cannot be read, is larger than ``MAX_BYTES``, or is refused by ``parse_json``.
     """
     try:
-        with path.open("rb") as file:  # in parts: reading so much at once takes the memory for it before
-            parts = islice(iter(partial(file.read, PART_BYTES), b""), MAX_BYTES // PART_BYTES + 1)
-            return parse_json(b"".join(parts), finite=finite)
+        with path.open("rb") as file:
+            return parse_json(file.read(MAX_BYTES + 1), finite=finite)
     except (OSError, MalformedJson) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadInput(str(path), f"a file that cannot be read ({reason})", right) from error

@@ -95,8 +95,8 @@ def _find_unused(folder: Path) -> Path:
     return next(name for name in itertools.chain([folder], names) if not name.exists())
 
 
-def start_early(experiment: Experiment) -> None:
-    """Start what takes seconds to start and can meanwhile be done without: the ``local`` backend's workers."""
+def start_local_workers(experiment: Experiment) -> None:
+    """Start the ``local`` backend's fork server, so that it imports torch beside this process."""
     if experiment.backend == "local":
         from experiments.backends import local_backend
 
@@ -190,7 +190,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     begun = (folder / run_folder.CHECKPOINTS).is_dir()
     earlier_s = read_wall_s(folder) if begun else 0.0  # unknown if that part of the run was interrupted
     started_s = time.monotonic()
-    if not is_finished(experiment, folder):
+    if not _is_finished(experiment, folder):
         begin_phase("starting the clients")
         try:
             (backend or _load_backend(experiment.backend))(experiment, folder, refresh)
@@ -205,14 +205,15 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh, bac
     summary = summarise_rows(experiment, folder, earlier_s)
     summary["labels"] = run_summary.label_boards(experiment, folder)
     summary["knowledge"] = summarize_knowledge(experiment, folder, read_rows(folder, ClientRow))
-    run_folder.write_json(folder / run_folder.SUMMARY, summary)
-    run_summary.write_memory_notes(folder, summary)
     from experiments.report.run.run_page import write_report
 
     try:
+        run_folder.write_json(folder / run_folder.SUMMARY, summary)
+        run_summary.write_memory_notes(folder, summary)
         write_report([folder], folder / run_folder.REPORT)
     except OSError as error:
-        raise RunFailed(f"all rounds are done, but not the report: {error.strerror}") from error
+        reason = error.strerror or error
+        raise RunFailed(f"the rounds are done and kept, but not summary and report: {reason}") from error
     if experiment.exporters:
         _hand_over(experiment, folder)
     return summary
@@ -256,7 +257,7 @@ def load_saved_experiment(folder: Path) -> Experiment:
     return load_experiment(path)
 
 
-def is_finished(experiment: Experiment, folder: Path) -> bool:
+def _is_finished(experiment: Experiment, folder: Path) -> bool:
     """Return whether all rounds are done, or as many as this energy budget allows; the model file is written last."""
     if not (folder / run_folder.MODEL).is_file():
         return False

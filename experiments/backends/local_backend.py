@@ -15,23 +15,24 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
 
-from fedge.child_processes import count_cores, exit_with_parent
+from fedge.child_processes import count_cores, exit_with_parent, replace_handlers, set_environment
 from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, list_boards
 from fedge.flower.emulated_clients import answer_tasks
 from fedge.garbage_collection import GC_THRESHOLD, collect_rarely
-from fedge.import_path import start_children
+from fedge.import_path import ROOT, start_children
 from fedge.knowledge.evidence_files import find_kinds
 from server.rounds.shared_measurements import divide_boards
 from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
 MIN_CLIENT_ROUNDS = 400
 # A process takes some seconds to start and to import torch; fewer rounds of clients than these are done sooner without.
-FORKED = multiprocessing.get_context("forkserver")
-"""Workers are forked from a process without threads: a child of this one would inherit locks that its threads hold."""
-
+FORK_SERVER = multiprocessing.get_context("forkserver")
+"""Context of the workers. They are forked from a process without threads, which imports torch once for all of them: a
+child of this process would inherit locks that its threads hold.
+"""
 
 ClientQuestion = tuple[int, OutgoingRequest]
 """The index of a client, and a request to it."""
@@ -49,15 +50,17 @@ def count_jobs(experiment: Experiment) -> int:
 
 
 def start_fork_server(experiment: Experiment) -> None:
-    """Start the process that the workers of a run are forked from, if it has any.
+    """Start the process that the workers of a run are forked from, if it has any and none runs yet.
 
-    Called while the experiment is still checked, it imports torch for all workers beside this process, which does the
-    same for itself.
+    It imports torch while this process does the same for itself. It finds fedge before any file of the user's, and a
+    Ctrl-C is this process's to act on.
     """
     if count_jobs(experiment) < 2:
         return
-    FORKED.set_forkserver_preload([__name__, "fedge.worker.trainer"])
-    with start_children():
+    FORK_SERVER.set_forkserver_preload([__name__, "fedge.worker.trainer"])
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = set_environment({"PYTHONSAFEPATH": "1", "PYTHONPATH": paths})
+    with environment, replace_handlers({signal.SIGINT: signal.SIG_IGN}):
         forkserver.ensure_running()
 
 
@@ -102,7 +105,7 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[LocalClients]
     arguments = experiment.model_dump_json(), folder, dict(os.environ)
     before = {process.pid for process in multiprocessing.active_children()}
     # This process answers for a share of its own: it needs torch anyway, to evaluate the model, and would only wait.
-    pools = [ProcessPoolExecutor(1, FORKED, _start_worker, arguments) for _ in range(jobs - 1)]
+    pools = [ProcessPoolExecutor(1, FORK_SERVER, _start_worker, arguments) for _ in range(jobs - 1)]
     try:
         with start_children():
             for pool in pools:
@@ -133,7 +136,11 @@ _folder: Path
 
 
 def _start_worker(experiment_json: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """Prepare a worker process; the one that it is forked from may have been started in another environment."""
+    """Prepare a worker process.
+
+    It gets the environment of its run, as the process that it is forked from may have been started in another one; what
+    libraries read when they were loaded there, such as ``OMP_NUM_THREADS``, stays.
+    """
     global _experiment, _folder
     from experiments.spec.user_plugins import import_plugins
 

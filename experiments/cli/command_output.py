@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-HTML_START = "<!doctype html"
-"""How a page of fedge begins."""
+HTML_START = "<!doctype html><!-- fedge -->"
+"""Beginning of every page of fedge (``experiments/report/templates``)."""
 
 
 def check_output(option: str, path: Path | None, starts: str) -> None:
@@ -54,6 +54,8 @@ def check_replaceable(option: str, path: Path, starts: str) -> None:
     Raises:
         BadInput: It is another file, a folder or a device.
     """
+    if path.is_dir():
+        raise BadInput(option, str(path), "the path of a file, not a folder")
     if path.exists() and not (path.is_file() and _starts_with(path, starts)):
         raise BadInput(option, f"{path}, which holds something else", "a new file, or this command's earlier output")
 

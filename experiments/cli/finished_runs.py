@@ -67,9 +67,8 @@ def report(
 
     folders = sweep_report.expand_sweeps(runs)
     target = out or (runs[0] / run_folder.REPORT if len(runs) == 1 else Path(COMPARISON_FILE))
-    if target.is_dir():
-        raise BadInput("--out", str(target), "the path of an HTML file, not a folder")
-    check_replaceable("--out", target, HTML_START)
+    if out is not None:
+        check_replaceable("--out", out, HTML_START)
     write_output("--out", target, lambda path: write_report(folders, path, sweep_report.build_sweep_sections(runs)))
     sys.stdout.write(f"{target.resolve()}\n")
     if tables is None:

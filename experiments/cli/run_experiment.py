@@ -25,7 +25,7 @@ from experiments.cli.command_output import (
     warn,
 )
 from experiments.report.tables import print_lines
-from fedge.errors import RunFailed, prefix_errors
+from fedge.errors import LOWER_RATE, RunFailed, prefix_errors
 from fedge.phases import begin_phase
 from fedge.telemetry import run_folder
 
@@ -40,8 +40,6 @@ RayPort = Annotated[
 ]
 NO_BOARD_MESSAGE = "no board can be asked"
 """The server's message if boards are gone for good or their batteries too low."""
-LEARNING_RATE_HINT = "a lower learning rate may help"
-"""Part of the server's message if a loss or a weight is not finite."""
 
 
 BUDGET_HINT = "raise policy.budget_j"
@@ -87,13 +85,13 @@ def run(
     begin_phase("checking task, data, boards and their costs")
     from experiments.backends import launcher
 
-    if not dry_run:
-        launcher.start_early(experiment)
     experiment = launcher.add_tags(experiment, tags or ())
     changes = [parse_override(override) for override in overrides]
     folder = launcher.choose_folder(experiment, out, name=name, changes=changes)
     with blame_overrides(config, [key for key, _ in changes]), prefix_errors(str(config)):
         launcher.check_runnable(experiment)
+        if not dry_run:
+            launcher.start_local_workers(experiment)
         print_lines(console, _list_start_notes(experiment, config))
     if dry_run:
         print_plan(describe_plan(experiment, folder), as_json)
@@ -117,10 +115,6 @@ def resume(
     from experiments.backends import launcher
 
     experiment, console = launcher.load_saved_experiment(folder), make_console(stderr=as_json)
-    if launcher.is_finished(experiment, folder):
-        print_lines(console, ["all rounds are done: summary and report are written anew"])
-    else:
-        launcher.start_early(experiment)
     with prefix_errors(str(folder / run_folder.RUN_YAML)):
         launcher.check_runnable(experiment)
     port = resolve_ray_port(ray_dashboard, ray_dashboard_port)
@@ -256,7 +250,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
         return f"then {resume} runs it"
     if NO_BOARD_MESSAGE in reason:
         return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
-    if LEARNING_RATE_HINT in reason:
+    if LOWER_RATE in reason:
         return f"lower workload.learning_rate in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"
 

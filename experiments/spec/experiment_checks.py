@@ -334,7 +334,9 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
         raise
     except Exception as error:  # the user's own task
         got = f"{name}, which fails: {registry.describe_failure(error)}"
-        raise BadInput("workload.task", got, "functions that fit each other and the data") from error
+        is_file = name.endswith(workloads.TASK_FILE_SUFFIX)
+        right = "functions that fit each other and the data" if is_file else "a working task"
+        raise BadInput("workload.task", got, right) from error
     shares = split_task(
         experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )

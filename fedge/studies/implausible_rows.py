@@ -1,4 +1,6 @@
-"""Mask rows of a measured table that are implausible: far off the physical model and off their neighbours.
+"""Rows of a measured table that are implausible, and values predicted from a mode's neighbours.
+
+An implausible row is far off the physical model and off its neighbours.
 
 Symbols: y a row's seconds or watts, v the physical model fitted to the whole table under Student-t noise, r = log(y/v),
 s = 1.4826 median |r - median r| (a standard deviation that outliers do not move), n the median r of the row's
@@ -40,22 +42,27 @@ def find_plausible_rows(table: ProfileTable, maxn: PowerMode) -> NDArray[np.bool
     """
     if len(table.modes) < MIN_ROWS:
         return np.ones(len(table.modes), dtype=np.bool_)
-    fitted = fit_table(table.modes, maxn, table.step_s, table.power_w)
     near = _find_neighbours(table.modes)
-    slow = _find_outliers(np.log(table.step_s / time_power_model.compute_step_s(fitted, maxn, table.modes)), near)
-    thirsty = _find_outliers(np.log(table.power_w / time_power_model.compute_power_w(fitted, maxn, table.modes)), near)
+    slow, thirsty = (_find_outliers(residuals, near) for residuals in _fit(table, maxn))
     plausible: NDArray[np.bool_] = ~(slow | thirsty)
     return plausible
 
 
+@functools.lru_cache(maxsize=64)
 def predict_power_from_neighbours(table: ProfileTable, maxn: PowerMode) -> Floats:
-    """Return the power of every mode as its neighbours tell it, in watts: the model times exp(n), shape (n,)."""
-    fitted = fit_table(table.modes, maxn, table.step_s, table.power_w)
-    modelled = time_power_model.compute_power_w(fitted, maxn, table.modes)
-    residuals = np.log(table.power_w / modelled)
+    """Return the power of every mode without its own measurement: the model times exp(n), in watts, shape (n,)."""
+    _, residuals = _fit(table, maxn)
     near = [_find_median(residuals, rows) for rows in _find_neighbours(table.modes)]
-    watts: Floats = modelled * np.exp(near)
+    watts: Floats = table.power_w * np.exp(near - residuals)
     return watts
+
+
+def _fit(table: ProfileTable, maxn: PowerMode) -> tuple[Floats, Floats]:
+    """Return r of time and of power, each of shape (n,)."""
+    fitted = fit_table(table.modes, maxn, table.step_s, table.power_w)
+    modelled_s = time_power_model.compute_step_s(fitted, maxn, table.modes)
+    modelled_w = time_power_model.compute_power_w(fitted, maxn, table.modes)
+    return np.log(table.step_s / modelled_s), np.log(table.power_w / modelled_w)
 
 
 def _find_outliers(residuals: Floats, near: list[list[int]]) -> NDArray[np.bool_]:

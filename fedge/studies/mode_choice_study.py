@@ -1,8 +1,9 @@
 """One board with a deadline in every round and a measured table as truth: energy and regret against the oracle.
 
 The setting is BoFL's: N steps per round, a deadline drawn uniformly from [1, r] times the fastest possible round, and
-only the work's energy counts. The oracle knows the table and splits every round over the best two modes. Regret is the
-energy beyond the oracle's, saving that below the top mode's, both over whole runs.
+only the work's energy counts. The oracle knows the table and splits every round over the best two modes; ``neighbours``
+does the same, but knows each mode's power only from the neighbouring modes. Regret is the energy beyond the oracle's,
+saving that below the top mode's, both over whole runs.
 
 References:
     Guo et al., "BoFL: Bayesian optimized local training pace control for energy efficient federated learning",
@@ -179,8 +180,8 @@ def run_mode_choice(job: ModeChoiceJob) -> ModeChoiceResult:
     elif job.policy == "oracle":
         runs = [truth.run_oracle_round(steps, deadline_s) for deadline_s in deadlines_s]
     elif job.policy == "neighbours":
-        believed_j = table.step_s * predict_power_from_neighbours(table, table.modes[truth.maxn])
-        runs = [truth.run_oracle_round(steps, deadline_s, believed_j) for deadline_s in deadlines_s]
+        predicted_j = table.step_s * predict_power_from_neighbours(table, table.modes[truth.maxn])
+        runs = [truth.run_oracle_round(steps, deadline_s, predicted_j) for deadline_s in deadlines_s]
     elif job.policy == "maxn":
         runs = [(truth.measure_part(truth.maxn, steps),) for _ in deadlines_s]
     else:
@@ -211,12 +212,15 @@ class _TableTruth:
         table = self.table
         return Measurement(table.modes[row], steps, float(table.step_s[row]), float(table.power_w[row]))
 
-    def run_oracle_round(self, steps: int, deadline_s: float, believed_j: Floats | None = None) -> RoundParts:
+    def run_oracle_round(self, steps: int, deadline_s: float, predicted_j: Floats | None = None) -> RoundParts:
         """Return the oracle's round: least energy within the deadline over all splits into two modes.
 
-        ``believed_j`` are joules per step of every mode that are chosen by instead of the true ones.
+        Args:
+            steps: Steps of the round.
+            deadline_s: The round's deadline.
+            predicted_j: Joules per step to choose by, shape (n,); None for the true ones.
         """
-        step_j = self.step_j if believed_j is None else believed_j
+        step_j = self.step_j if predicted_j is None else predicted_j
         split = find_best_split(self.table.step_s, step_j, steps, deadline_s)
         if split is None:
             return (self.measure_part(int(np.argmin(self.table.step_s)), steps),)

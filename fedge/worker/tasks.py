@@ -117,9 +117,9 @@ def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
         name,
         sha256=sha256,
         build=_make_checked_build(name, calls["model"]),
-        loss=_make_checked_scalar(name, "loss", calls["loss"]) if "loss" in calls else cross_entropy,
+        loss=_make_checked_loss(name, calls["loss"]) if "loss" in calls else cross_entropy,
         data=data,
-        metric=_make_checked_scalar(name, "metric", calls["metric"]) if "metric" in calls else None,
+        metric=_make_checked_metric(name, calls["metric"]) if "metric" in calls else None,
         optimizer=_make_checked_optimizer(name, calls["optimizer"]) if "optimizer" in calls else None,
     )
 
@@ -186,22 +186,43 @@ def _make_checked_build(name: str, model: Callable[..., Any]) -> "Callable[[Shap
     return build
 
 
-def _make_checked_scalar(name: str, part: str, function: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
+def _make_checked_loss(name: str, loss: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
     def compute(scores: Tensor, labels: Tensor) -> Tensor:
-        value = function(scores, labels)
-        if getattr(value, "ndim", None) == 0:
+        from torch import Tensor as AnyTensor
+
+        value = loss(scores, labels)
+        if not isinstance(value, AnyTensor):
+            got = repr(type(value).__name__)
+        elif value.numel() != 1:
+            got = f"a tensor of shape {tuple(value.shape)}"
+        elif scores.requires_grad and not value.requires_grad:
+            got = "a tensor that does not depend on the scores"
+        else:
             return value
-        shape = getattr(value, "shape", None)
-        got = repr(type(value).__name__) if shape is None else f"a tensor of shape {tuple(shape)}"
-        raise BadTask(name, f"{part}{SIGNATURES[part]} that returns {got}", "a scalar tensor, such as its mean")
+        raise BadTask(name, f"loss{SIGNATURES['loss']} that returns {got}", "a scalar tensor computed from the scores")
+
+    return compute
+
+
+def _make_checked_metric(name: str, metric: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
+    def compute(scores: Tensor, labels: Tensor) -> Tensor:
+        value: Tensor = metric(scores, labels)
+        try:
+            float(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor of several values
+            got = f"metric{SIGNATURES['metric']} that returns {type(value).__name__!r}"
+            raise BadTask(name, got, "a number, or a tensor of one") from error
+        return value
 
     return compute
 
 
 def _make_checked_optimizer(name: str, make: Callable[..., Any]) -> Callable[[Any, float, float], Any]:
     def optimizer(parameters: Any, learning_rate: float, momentum: float) -> Any:
+        from torch.optim import Optimizer
+
         found = make(parameters, learning_rate, momentum)
-        if not hasattr(found, "zero_grad"):
+        if not isinstance(found, Optimizer):
             got = f"optimizer{SIGNATURES['optimizer']} that returns {type(found).__name__!r}"
             raise BadTask(name, got, "an optimiser of torch.optim")
         return found

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedge import registry
-from fedge.errors import BadInput, FedgeError, list_known
+from fedge.errors import LOWER_RATE, BadInput, FedgeError, list_known
 from fedge.experiment import StrategySpec
 from fedge.flower.messages import build_message, ensure_identity, from_array_record, hold_arrays, to_array_record
 from fedge.seeds import derive_seed
@@ -233,7 +233,7 @@ def check_arrays(arrays: NamedArrays, contribution: Contribution) -> None:
         if value.dtype.kind != arrays[name].dtype.kind:
             raise ArrayMismatch(f"array {name!r}: got {value.dtype}; the model has {arrays[name].dtype}")
         if not np.isfinite(value).all():
-            raise ArrayMismatch(f"array {name!r}: holds values that are not finite; a lower learning rate may help")
+            raise ArrayMismatch(f"array {name!r}: holds values that are not finite; {LOWER_RATE}")
 
 
 def _average_buffer(name: str, contributions: Sequence[Contribution]) -> NDArray[np.generic]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedge.client.memory_scaling import can_narrow_clients
-from fedge.errors import BadInput
+from fedge.errors import LOWER_RATE, BadInput
 from fedge.experiment import Experiment, list_boards
 from fedge.flower.update_codec import UndecodableUpdate, compute_up_share, decode_result
 from fedge.knowledge.evidence_files import find_kinds
@@ -373,7 +373,7 @@ def validate_reply(
 def _check_loss(loss: float) -> None:
     """Raise ``ArrayMismatch`` for a loss that is no number: some strategies weight results by it."""
     if not math.isfinite(loss):
-        raise ArrayMismatch(f"its loss is {loss}; a lower learning rate may help")
+        raise ArrayMismatch(f"its loss is {loss}; {LOWER_RATE}")
 
 
 def refuse_outliers(replies: Mapping[str, IncomingReply], arrays: NamedArrays) -> dict[str, IncomingReply]:

@@ -277,9 +277,12 @@ VICTIMS = {
     "ray monitor": "_private/monitor.py",
     "stream": "bin/flwr run",
     "guard": "experiments.backends.run_processes",
-    "worker": "spawn_main",
+    "fork server": "multiprocessing.forkserver",
+    "worker": "multiprocessing.forkserver",
 }
-"""A part of the command line of each process that a fault may befall; Ray's programs overwrite their environment."""
+"""A part of the command line of each process that a fault may befall; Ray's programs overwrite their environment.
+Workers have that of the fork server, which is the launcher's child.
+"""
 LONGEST_STOP_S = 3.0
 
 
@@ -287,6 +290,9 @@ def find_victims(victim: str, launcher: int, folder: Path) -> list[int]:
     """Return the processes of a run that the fault may befall."""
     if not VICTIMS[victim]:
         return [launcher]
+    if victim == "worker":
+        servers = find_victims("fork server", launcher, folder)
+        return [pid for server in servers for pid in list_descendants(server, VICTIMS[victim]) if pid != server]
     return [pid for pid, line in list_run_processes(launcher, folder).items() if VICTIMS[victim] in line]
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from experiments.backends.local_backend import MIN_CLIENT_ROUNDS, count_jobs, open_clients, run_local
 from fedge.child_processes import count_cores
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
+from fedge.import_path import ROOT
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
 
@@ -62,3 +66,19 @@ def test_workers_have_the_environment_of_their_run_and_not_of_the_first_one(tmp_
         monkeypatch.setenv("FEDGE_TEST", value)
         with open_clients(SMALL.model_copy(update={"jobs": 2}), tmp_path) as clients:
             assert clients._pools[0].submit(os.getenv, "FEDGE_TEST").result() == value
+
+
+def test_workers_find_fedge_and_torch_before_files_of_the_working_folder(tmp_path):
+    for name in ("torch.py", "experiments/__init__.py", "fedge/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise SystemExit('the file of the working folder was imported')", "utf-8")
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL.model_dump(mode="json", exclude_defaults=True)), "utf-8")
+    program = "from experiments.cli.main import main; main()"
+    command = [sys.executable, "-P", "-c", program, "run", "small.yaml", "--jobs", "2", "--folder", "run"]
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "was imported" not in done.stdout + done.stderr

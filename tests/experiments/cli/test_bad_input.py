@@ -281,7 +281,7 @@ def test_a_task_of_the_users_that_breaks_is_named(refused, tmp_path, monkeypatch
     (tmp_path / "broken_task.py").write_text("def task(data_dir, download):\n    raise ValueError('no\\ndisk')\n")
 
     said = refused("plugins=[broken_task.py]", "workload.task=broken_task:task")
-    assert "fails: ValueError: no disk (broken_task.py, line 2); functions that fit" in said
+    assert "fails: ValueError: no disk (broken_task.py, line 2); a working task" in said
 
 
 def _config(folder: Path) -> Path:
