@@ -18,7 +18,7 @@ from pathlib import Path
 from fedge.child_processes import count_cores, exit_with_parent, replace_handlers, set_environment
 from fedge.client.answers import Answer
 from fedge.client.emulated import ClientTask
-from fedge.errors import RunFailed
+from fedge.errors import RunFailed, describe_error
 from fedge.experiment import Experiment, list_boards
 from fedge.flower.emulated_clients import answer_tasks
 from fedge.garbage_collection import GC_THRESHOLD, collect_rarely
@@ -107,9 +107,12 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[LocalClients]
     # This process answers for a share of its own: it needs torch anyway, to evaluate the model, and would only wait.
     pools = [ProcessPoolExecutor(1, FORK_SERVER, _start_worker, arguments) for _ in range(jobs - 1)]
     try:
-        with start_children():
-            for pool in pools:
-                pool.submit(_answer_share, [])  # starts the process now, while this one imports what it needs itself
+        try:
+            with start_children():
+                for pool in pools:
+                    pool.submit(_answer_share, [])  # starts the process now, while this one imports what it needs
+        except (EOFError, OSError) as error:
+            raise RunFailed(f"a worker process could not be started: {describe_error(error)}") from error
         yield LocalClients(experiment, folder, pools)
     except BaseException:
         for process in multiprocessing.active_children():

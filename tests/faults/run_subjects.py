@@ -419,4 +419,6 @@ WORKERS_FAULTS = (
     f"{STOP} worker",
     f"{TERMINATE} launcher",
     f"{TERMINATE} worker",
+    f"{KILL} fork server",
+    f"{TERMINATE} fork server",
 )
