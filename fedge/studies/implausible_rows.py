@@ -49,12 +49,13 @@ def find_plausible_rows(table: ProfileTable, maxn: PowerMode) -> NDArray[np.bool
 
 
 @functools.lru_cache(maxsize=64)
-def predict_power_from_neighbours(table: ProfileTable, maxn: PowerMode) -> Floats:
-    """Return the power of every mode without its own measurement: the model times exp(n), in watts, shape (n,)."""
-    _, residuals = _fit(table, maxn)
-    near = [_find_median(residuals, rows) for rows in _find_neighbours(table.modes)]
-    watts: Floats = table.power_w * np.exp(near - residuals)
-    return watts
+def predict_from_neighbours(table: ProfileTable, maxn: PowerMode) -> tuple[Floats, Floats]:
+    """Return seconds and watts of every mode without its own measurement: v exp(n), each of shape (n,)."""
+    neighbours = _find_neighbours(table.modes)
+    slow, thirsty = (
+        np.exp([_find_median(residuals, rows) for rows in neighbours] - residuals) for residuals in _fit(table, maxn)
+    )
+    return table.step_s * slow, table.power_w * thirsty
 
 
 def _fit(table: ProfileTable, maxn: PowerMode) -> tuple[Floats, Floats]:

@@ -37,7 +37,7 @@ from fedge.protocols import Predictor
 from fedge.registry import split_names
 from fedge.seeds import make_generator
 from fedge.studies.bofl import BoflClient
-from fedge.studies.implausible_rows import predict_power_from_neighbours
+from fedge.studies.implausible_rows import predict_from_neighbours
 from fedge.studies.task_pool import run_jobs
 from fedge.types import (
     DeviceSpec,
@@ -180,7 +180,7 @@ def run_mode_choice(job: ModeChoiceJob) -> ModeChoiceResult:
     elif job.policy == "oracle":
         runs = [truth.run_oracle_round(steps, deadline_s) for deadline_s in deadlines_s]
     elif job.policy == "neighbours":
-        predicted_j = table.step_s * predict_power_from_neighbours(table, table.modes[truth.maxn])
+        predicted_j = table.step_s * predict_from_neighbours(table, table.modes[truth.maxn])[1]
         runs = [truth.run_oracle_round(steps, deadline_s, predicted_j) for deadline_s in deadlines_s]
     elif job.policy == "maxn":
         runs = [(truth.measure_part(truth.maxn, steps),) for _ in deadlines_s]

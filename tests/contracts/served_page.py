@@ -14,7 +14,7 @@ from server.dashboard.web_app import build_dashboard_app
 @contextmanager
 def served_page(feed: ViewFeed, token: str | None = None) -> Iterator[int]:
     """Gives the page's port; ends with all its streams."""
-    listening = bind_socket("127.0.0.1", None, 8450)
+    listening = bind_socket("127.0.0.1", 0, 8450)  # a port that no other test takes right after
     port = listening.getsockname()[1]
     page = http_server._SecondaryServer(
         http_server._config(build_dashboard_app(feed, build_access("127.0.0.1", port, token)))
