@@ -204,7 +204,7 @@ def fit(
     from fedge.costs.memory.step_need import fit_memory_calibration, memory_calibration_to_yaml
     from fedge.costs.memory.step_table import read_step_tables
 
-    check_output("--out", out, "#")
+    check_output("--out", out, "# What a training step needs")
     calibration = fit_memory_calibration(read_step_tables(data), board, source)
     write_output("--out", out, lambda path: write_text(path, memory_calibration_to_yaml(calibration)))
     spreads = f"memory {calibration.memory_sd_log:.1%}, time {calibration.step_sd_log:.1%}".replace("%", " %")
