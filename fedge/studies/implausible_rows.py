@@ -50,7 +50,10 @@ def find_plausible_rows(table: ProfileTable, maxn: PowerMode) -> NDArray[np.bool
 
 @functools.lru_cache(maxsize=64)
 def predict_from_neighbours(table: ProfileTable, maxn: PowerMode) -> tuple[Floats, Floats]:
-    """Return seconds and watts of every mode without its own measurement: v exp(n), each of shape (n,)."""
+    """Return seconds and watts of every mode as predicted from its neighbours: v exp(n), each of shape (n,).
+
+    A mode's own measurement enters only through the fit of v, to which it is one of many.
+    """
     neighbours = _find_neighbours(table.modes)
     slow, thirsty = (
         np.exp([_find_median(residuals, rows) for rows in neighbours] - residuals) for residuals in _fit(table, maxn)

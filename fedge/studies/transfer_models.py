@@ -392,7 +392,7 @@ def judge_online(judged: JudgedTable, left_out: LeftOut, seeds: int) -> Iterator
 
     Implausible rows are no modes of the board: the oracle would take those that are too good to be true.
     """
-    table, hidden = _keep_plausible_rows(judged.table), tuple(sorted(list_hidden_names(judged, left_out)))
+    table, hidden = keep_plausible_rows(judged.table), tuple(sorted(list_hidden_names(judged, left_out)))
     for ratio, variant in zip(ONLINE_RATIOS, VARIANTS["online"], strict=True):
         for seed in range(1, seeds + 1):
             job = ModeChoiceJob(
@@ -414,7 +414,8 @@ def judge_online(judged: JudgedTable, left_out: LeftOut, seeds: int) -> Iterator
             )
 
 
-def _keep_plausible_rows(table: ProfileTable) -> ProfileTable:
+def keep_plausible_rows(table: ProfileTable) -> ProfileTable:
+    """Return a table without its implausible rows."""
     keep = find_plausible_rows(table, table.maxn)
     modes = Modes(table.modes.knobs[keep])
     return replace(table, modes=modes, step_s=table.step_s[keep], power_w=table.power_w[keep], idle_w=None)

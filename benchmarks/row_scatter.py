@@ -1,12 +1,12 @@
-"""Loss of choices for two jobs by an oracle that knows every mode from its neighbours, with as many trials as `fedge`.
+"""What rows that deviate from their neighbours are worth: the loss of oracles that know every mode from its neighbours.
 
-    python benchmarks/serving_scatter.py [--problems 100] [--seeds 2]
+    FEDGE_PROFILES=folder/of/tables python benchmarks/row_scatter.py [--problems 100] [--seeds 2] [--rounds 40]
 
-Every measured table of training of AGX Orin beside every table of inference, plausible rows, Fulcrum's problems. The
-oracle predicts time and power of both jobs in a mode from the neighbouring modes alone
-(``fedge/studies/implausible_rows.py``), tries the 15 choices with most predicted steps, and takes the best that keeps
-the limits. What it loses is the worth of single rows that deviate from their neighbours, which no model foretells; on
-a smooth table it loses nothing.
+Plausible rows only. One board under deadlines, on every measured table of training: the policy ``neighbours`` of
+``fedge study mode-choice``, from round 10 on, for deadlines up to 1.5, 2 and 3 times the fastest round, as
+``fedge study transfer --part online`` judges ``fedge``. Two jobs, on every pair of tables of AGX Orin, Fulcrum's
+problems: the oracle predicts both jobs in a mode from the neighbouring modes (``fedge/studies/implausible_rows.py``),
+tries the 15 choices with most predicted steps, and takes the best that keeps the limits.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from fedge.knowledge.table_background import find_board_spec, resolve_maxn
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.trial_search import ServingProblem, evaluate_choices
 from fedge.studies.implausible_rows import predict_from_neighbours, restrict_to_plausible
+from fedge.studies.mode_choice_study import ModeChoiceJob, find_steps, run_mode_choice
 from fedge.studies.serving.job_tables import JobTableOptions, read_job_tables
 from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, draw_problems
+from fedge.studies.transfer_models import ONLINE_RATIOS, keep_plausible_rows, read_judged_tables
 from fedge.types import ProfileTable
 
 TRIALS = 15
@@ -34,23 +36,42 @@ BOARD = "agx-orin"
 
 
 def main() -> None:
-    """Print the mean loss on every pair."""
-    options = build_parser(__doc__, problems=100, seeds=2).parse_args()
-    folder = Path(os.environ["FEDGE_PROFILES"]) / BOARD
+    """Print the mean losses under deadlines and of two jobs."""
+    options = build_parser(__doc__, problems=100, seeds=2, rounds=40).parse_args()
+    root, console = Path(os.environ["FEDGE_PROFILES"]), Console(width=110)
+    print_deadlines(console, root, options.rounds, options.seeds)
+    print_pairs(console, root / BOARD, options.problems, options.seeds)
+
+
+def print_deadlines(console: Console, root: Path, rounds: int, seeds: int) -> None:
+    """Print the mean regret of ``neighbours`` on every table of training."""
+    table = build_table("deadlines", "table", *(f"regret, %, x {ratio:g}" for ratio in ONLINE_RATIOS), left=("table",))
+    for judged in (one for one in read_judged_tables(root) if one.kind == "train"):
+        plausible = keep_plausible_rows(judged.table)
+        steps, cells = find_steps(plausible), list[str]()
+        for ratio in ONLINE_RATIOS:
+            jobs = [ModeChoiceJob(plausible, ratio, rounds, steps, "neighbours", seed) for seed in range(1, seeds + 1)]
+            cells.append(f"{np.mean([run_mode_choice(job).regret_after10_pct for job in jobs]):.1f}")
+        table.add_row(judged.name, *cells)
+    console.print(table)
+
+
+def print_pairs(console: Console, folder: Path, problems: int, seeds: int) -> None:
+    """Print the mean loss on every pair of a board's tables."""
     paths = JobTableOptions(tuple(sorted(folder.glob("train/*.csv"))), tuple(sorted(folder.glob("infer/*.csv"))))
-    study = StrategyStudyOptions(paths, problem_count=options.problems, seeds=options.seeds, plausible=True)
+    study = StrategyStudyOptions(paths, problem_count=problems, seeds=seeds, plausible=True)
     jobs = build_strategy_jobs(study, [*load_calibrated_training(), *load_calibrated_inference()])
     training, inference = read_job_tables(paths)
     predicted = {pair.name: pair for pair in (predict_pair(train, infer) for train in training for infer in inference)}
     losses: dict[str, list[float]] = {}
     for job in (job for job in jobs if job.case.family == "concurrent"):
         case = job.case
-        for problem in draw_problems(case.problems, options.problems, job.seed):
+        for problem in draw_problems(case.problems, problems, job.seed):
             losses.setdefault(case.pair.name, []).extend(find_losses(problem, case.pair, predicted[case.pair.name]))
     table = build_table(f"{BOARD}, {TRIALS} trials", "pair", "problems", "mean loss, %", left=("pair",))
     for name, found in losses.items():
         table.add_row(name, str(len(found)), f"{100.0 * float(np.mean(found)):.1f}")
-    Console().print(table)
+    console.print(table)
 
 
 def predict_pair(train: ProfileTable, infer: Sequence[ProfileTable]) -> JobPair:
